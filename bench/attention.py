@@ -27,8 +27,9 @@ from _attention_tables import CAUSAL, FULL, draw, table
 from _turns import Turns, Worker, machine
 
 from nlpkit import attention, registry
-from nlpkit.attention.contract import LAYOUT_FIELDS, Choice, load_kind
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.contracts.kind import LAYOUT_FIELDS
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.train import memory
 from nlpkit.train.machine import configure_allocator
 
@@ -105,7 +106,7 @@ def subjects(tokens: int, wanted: list[str] | None) -> dict[str, Choice]:
             continue
         for label, settings in FORMS.get(name, {name: {}}).items():
             given = {k: sizes.get(v, v) for k, v in settings.items()}
-            found[label] = Choice.of(name, **given).suited("causal", tokens)
+            found[label] = Choice.of(name, **given).with_defaults("causal", tokens)
     return found
 
 
@@ -238,9 +239,11 @@ class _Subject:
             causal = self.name == CAUSAL
             return F.scaled_dot_product_attention(q, k, v, is_causal=causal)[0].transpose(0, 1)
         attend = attention.prepare(
-            self.choice, self.layout, heads=self.arguments.heads, head_dim=self.arguments.width,
-            dtype=self.dtype, device="cpu", training=True, tensors=self.tensors[True],
-        )  # fmt: skip
+            self.choice,
+            Heads(self.arguments.heads, self.arguments.width, self.dtype, training=True),
+            self.layout,
+            tensors=self.tensors[True],
+        )
         return attend(self.q, self.k, self.v, self.tensors[False])
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import torch
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.attention.kinds import cpm_ant
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Heads, Layout
 
 HEADS, WIDTH, PROMPT = 8, 32, 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -75,16 +75,9 @@ def make_step(kind, backend, dtype, tokens, length, dropout, layers):
         lengths = draw_lengths(tokens, number, length)
         attend = attention.prepare(
             Choice.of(kind),
-            Layout.of(lengths),
-            fields=draw_fields(lengths, number) if biased else {},
+            Heads(HEADS, WIDTH, dtype, training=True, dropout=dropout, backend=backend),
+            Layout.of(lengths).with_fields(draw_fields(lengths, number) if biased else {}),
             tensors={"table": table} if biased else {},
-            heads=HEADS,
-            head_dim=WIDTH,
-            dtype=dtype,
-            device="cpu",
-            training=True,
-            dropout=dropout,
-            backend=backend,
         )
         # Each layer has its own q, k, v, as in a model.
         outs = [attend(*(x + 0 for x in qkv)) for _ in range(layers)]

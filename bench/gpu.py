@@ -26,8 +26,8 @@ from attention import subjects
 from attention_backends import draw_fields
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice, ComputedKind
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.errors import UsageError
 from nlpkit.train.machine import find_device
 
@@ -93,7 +93,7 @@ def _attention(
         name = "causal" if causal else "full"
         yield _row(f"torch, {name}", "sdpa, one call", tokens, base[causal], base[causal])
     for name, choice in _subjects(tokens, arguments.kinds).items():
-        own = isinstance(choice.module, ComputedKind)
+        own = choice.is_custom
         for backend in ["auto"] if own else arguments.backends:
             found = run(partial(_kind_step, arguments, device, tokens, choice, backend))
             torchs = base[choice.visibility != "bidirectional"]
@@ -159,10 +159,11 @@ def _kind_step(
 
     def step(number: int) -> None:
         attend = attention.prepare(
-            choice, Layout.of([tokens], device), heads=arguments.heads, head_dim=arguments.width,
-            dtype=qkv[0].dtype, device=device, training=True, fields=fields, tensors=learned[True],
-            backend=backend,
-        )  # fmt: skip
+            choice,
+            Heads(arguments.heads, arguments.width, qkv[0].dtype, training=True, backend=backend),
+            Layout.of([tokens], device).with_fields(fields),
+            tensors=learned[True],
+        )
         out = attend(*qkv, learned[False])
         torch.autograd.grad(out, wanted, grad, allow_unused=True)
 

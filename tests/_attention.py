@@ -3,9 +3,9 @@
 import torch
 
 from nlpkit import attention, registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.attention.kinds import cpm_ant
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Heads, Layout
 
 HEADS, WIDTH = 3, 8
 SETTINGS = {"num_buckets": 16, "max_distance": 40, "segment_types": 4}
@@ -16,12 +16,8 @@ KIND_SETTINGS = {
     "relative_bias": {"num_buckets": 16, "max_distance": 30},
     "relative_bias_causal": {"num_buckets": 12, "max_distance": 30},
 }  # fmt: skip
-# Those that backends compute; a kind that computes itself is tested with its family.
-KINDS = [
-    name
-    for name in registry.names("attention/kinds")
-    if not hasattr(registry.load("attention/kinds", name), "attend")
-]
+# Those that backends compute; a kind with its own computation is tested with its family.
+KINDS = [name for name in registry.names("attention/kinds") if not Choice.of(name).is_custom]
 TILED = "tests.parts.tiled"  # the listing of docs/flash_attention.md
 ON_CPU = ["sdpa", "cpu_flash", TILED]
 # Against the reference, which is float32 inside: rounding of inputs to bfloat16 is the same for
@@ -35,6 +31,23 @@ PACKS = {
     "many": [1 + 7 * i % 11 for i in range(40)],
     "long": [300, 30, 150, 1, 290],
 }
+
+
+def attend_of(
+    choice, layout, *, heads, head_dim, device=None, fields=None, key_fields=None, keys=None,
+    tensors=None, cache=None, role=attention.SELF, **options,
+):  # fmt: skip
+    """Return `attention.prepare` of all that it depends on, by name; the layout has the device."""
+    layout = layout.with_fields(fields or {})
+    return attention.prepare(
+        choice,
+        Heads(heads, head_dim, **options),
+        layout,
+        tensors=tensors,
+        keys=keys and keys.with_fields(key_fields or {}),
+        cache=cache,
+        role=role,
+    )
 
 
 def fields_of(lengths, contexts="mixed", seed=0):
@@ -81,7 +94,7 @@ def rows_of(kind):
 
 def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **options):
     options = {"training": True} | options
-    return attention.prepare(
+    return attend_of(
         Choice.of(kind, **KIND_SETTINGS.get(kind, {})),
         Layout.of(lengths, device),
         fields={k: None if v is None else v.to(device) for k, v in fields.items()},

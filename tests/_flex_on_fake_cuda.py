@@ -20,9 +20,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nlpkit import attention
 from nlpkit.attention.backends import flex
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from tests import _steps_on_fake_cuda
-from tests._attention import KIND_SETTINGS
+from tests._attention import KIND_SETTINGS, attend_of
 
 HEADS, WIDTH = 4, 16
 LENGTHS = [5, 1, 17, 2, 133, 9]
@@ -52,7 +52,7 @@ def _call(
             for name, about in learned.items()
         }
         fields = {n: torch.empty(total, dtype=t, device="cuda") for n, t in TYPES.items()}
-        attend = attention.prepare(
+        attend = attend_of(
             choice, attention.layout_of(lengths, "cuda"), heads=HEADS, head_dim=WIDTH, dtype=dtype,
             device="cuda", training=training, fields=fields, tensors=tensors,
         )  # fmt: skip

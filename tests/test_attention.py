@@ -2,15 +2,15 @@
 
 import math
 from functools import cache
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from nlpkit import attention, registry
-from nlpkit.attention.contract import Choice
+from nlpkit import registry
+from nlpkit.attention.choice import Choice
 from nlpkit.attention.kinds import full
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.kind import MaskKind
+from nlpkit.contracts.request import Layout
 from tests._attention import (
     HEADS,
     KINDS,
@@ -19,6 +19,7 @@ from tests._attention import (
     TILED,
     TOLERANCE,
     WIDTH,
+    attend_of,
     fields_of,
     inputs,
     prepare,
@@ -144,7 +145,7 @@ def test_attention_reference_two_tokens_equals_hand_arithmetic():
     k = torch.tensor([0.0, math.log(3)]).view(2, 1, 1)
     v = torch.tensor([4.0, 8.0]).view(2, 1, 1)
     for backend in ("reference", *ON_CPU):
-        attend = attention.prepare(
+        attend = attend_of(
             Choice.of("causal"),
             Layout.of([2]),
             heads=1,
@@ -205,22 +206,23 @@ def test_attention_cpu_flash_under_checkpointing_has_same_gradients(reentrant, d
     _assert_near(found[1], found[0], 1e-6)
 
 
+class _Blind(MaskKind):
+    """The first token sees nothing. No shipped kind is so; a masked first token (XLNet) is."""
+
+    Config = full.Config
+    VISIBILITY = "causal"
+    FIELDS = ("position",)
+    pairs = staticmethod(full.pairs)
+
+    def mask(self, config, q, k):
+        return k["position"] < q["position"]
+
+
 @pytest.mark.parametrize("backend", ["reference", *ON_CPU, "flex"])
 def test_attention_row_that_sees_nothing_gives_zeros(backend, monkeypatch):
-    # No shipped kind has such rows; a masked-out first token (as in XLNet) does.
-    blind = SimpleNamespace(
-        VISIBILITY="causal",
-        KERNEL=None,
-        FIELDS=("position",),
-        OPTIONAL=(),
-        SORT_FIRST=None,
-        Config=full.Config,
-        tensors=full.tensors,
-        mask=lambda config, q, k: k["position"] < q["position"],
-    )
     real = registry.load
     monkeypatch.setattr(
-        registry, "load", lambda folder, name: blind if name == "blind" else real(folder, name)
+        registry, "load", lambda folder, name: _Blind() if name == "blind" else real(folder, name)
     )
     lengths = [3, 1, 20]
     found = []

@@ -12,12 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
-from nlpkit.attention import chunks, compressed_form
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.forms import aft
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.attention.forms import aft, chunks, compressed
+from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
-from tests._attention import HEADS, PACKS, WIDTH
+from tests._attention import HEADS, PACKS, WIDTH, attend_of
 
 CASES = {
     "linear": Choice.of("linear"),
@@ -55,7 +54,7 @@ def _inputs(total: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 
 def _prepare(choice: Choice, lengths: list[int], dtype=torch.float64, **options):
-    return attention.prepare(
+    return attend_of(
         choice, Layout.of(lengths), heads=HEADS, head_dim=WIDTH, dtype=dtype, device="cpu",
         **{"training": True, **options},
     )  # fmt: skip
@@ -83,7 +82,7 @@ def _tolerance(name: str, dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("name", CASES)
 def test_fast_form_equals_reference(name: str, pack: str, dtype, monkeypatch) -> None:
     # Small tiles and groups, so that several of them are met.
-    monkeypatch.setattr(compressed_form, "_TILE", 40)
+    monkeypatch.setattr(compressed, "_TILE", 40)
     monkeypatch.setattr(chunks, "_GROUP", 2 * chunks.CHUNK * HEADS * WIDTH)
     monkeypatch.setattr(aft, "_CHUNK", 16)
     monkeypatch.setattr(aft, "_LARGE_CHUNK", 64)
@@ -221,7 +220,7 @@ def test_changed_document_leaves_its_neighbours_bitwise(name: str) -> None:
     ],
 )
 def test_mask_that_is_drawn_shows_which_tokens_count(name: str, drawing: list[str]) -> None:
-    mask = attention.dense_mask(CASES[name], Layout.of([4, 1]), {})
+    mask = attention.dense_mask(CASES[name], Layout.of([4, 1]))
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
 
@@ -326,7 +325,7 @@ def test_dropout_of_memory_compressed_follows_the_seed_and_has_the_expectation_o
 
 @pytest.mark.parametrize("name", CASES)
 def test_cross_attention_is_refused(name: str) -> None:
-    with pytest.raises(Unsupported, match=r"is for attention of a sequence to itself"):
+    with pytest.raises(Unsupported, match=r"is for self-attention, not for cross attention"):
         _prepare(CASES[name], [2], keys=Layout.of([3]))
 
 

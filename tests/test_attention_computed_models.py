@@ -12,8 +12,8 @@ import torch
 
 from nlpkit import recipe
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.chunks import Chunks
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
+from nlpkit.attention.forms.chunks import Chunks
 from nlpkit.errors import NlpkitError, RecipeError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -194,7 +194,11 @@ def test_encoder_trains_with_the_bidirectional_form(kind: str, tmp_path: Path) -
             r"dropout, and model\.attention_dropout is 0\.1; set that to 0\.0",
         ),
         (GPT2, "{kind: aft, form: loca}", r"7:\d+: attention\.form: expected one of full, local"),
-        (GPT2, "{kind: linear, backend: sdpa}", "kind linear computes itself and takes no backend"),
+        (
+            GPT2,
+            "{kind: linear, backend: sdpa}",
+            "kind linear has its own computation and takes no backend",
+        ),
         (GPT2, "{kind: memory_compressed, stride: 1}", r"7:\d+: attention\.stride: must be"),
     ],
 )

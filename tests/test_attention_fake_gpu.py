@@ -17,15 +17,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nlpkit import attention
 from nlpkit.attention.backends import flex
-from nlpkit.attention.contract import Choice
-from tests._attention import KINDS, PACKS, fields_of, inputs, prepare
+from nlpkit.attention.choice import Choice
+from tests._attention import KINDS, PACKS, attend_of, fields_of, inputs, prepare
 
 LENGTHS, HEADS, WIDTH = [5, 1, 17, 2, 33, 9], 4, 16
 FUSED = {"causal": {}, "full": {}, "local_window": {"window": 5}}  # kinds without an explicit mask
 
 
 def _attend(kind: str, backend: str, dtype: torch.dtype = torch.bfloat16) -> attention.Attend:
-    return attention.prepare(
+    return attend_of(
         Choice.of(kind, **FUSED[kind]), attention.layout_of(LENGTHS, "cuda"), heads=HEADS,
         head_dim=WIDTH, dtype=dtype, device="cuda", training=True, backend=backend,
         fields={"position": torch.empty(sum(LENGTHS), dtype=torch.int64, device="cuda")},

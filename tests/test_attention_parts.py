@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from nlpkit import attention, recipe, registry
 from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
-from nlpkit.attention.contract import Choice, Request, Tokens, Visibility
+from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.attention.forms.buckets import bucket
 from nlpkit.attention.kinds import cpm_ant
-from nlpkit.attention.kinds._buckets import bucket
-from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.contracts.kind import Tokens, Visibility
+from nlpkit.contracts.request import Layout, Request
 from nlpkit.errors import Unsupported, UsageError
 from tests import _tiny
 from tests._attention import HEADS, ON_CPU, SETTINGS, WIDTH, fields_of, inputs, prepare
@@ -90,9 +91,8 @@ def test_cpm_ant_attention_equals_transformers(backend):
         fields["context"][None],
         torch.tensor([length]),
     )
-    assert torch.equal(
-        attention.dense_mask(Choice.of("cpm_ant"), Layout.of([length]), fields), mask[0]
-    )
+    layout = Layout.of([length]).with_fields(fields)
+    assert torch.equal(attention.dense_mask(Choice.of("cpm_ant"), layout), mask[0])
     hidden = torch.randn(1, length, 24)
     expected, _ = layer(hidden, hidden, mask, bias)
 
@@ -114,8 +114,8 @@ def test_cpm_ant_attention_equals_transformers(backend):
 # --- choice, refusals, mistakes --------------------------------------------------------------
 
 
-def _request(name="causal", **changes):
-    layout = Layout.of([3, 4])
+def _request(name="causal", device="cuda", **changes):
+    layout = Layout.of([3, 4], device)
     facts = {
         "kind": registry.load("attention/kinds", name),
         "config": None,
@@ -126,9 +126,9 @@ def _request(name="causal", **changes):
         "tensors": {"table": torch.zeros(32, HEADS)} if name == "cpm_ant" else {},
         "buffers": {},
         "heads": HEADS,
+        "key_heads": HEADS,
         "head_dim": 64,
         "dtype": torch.bfloat16,
-        "device": torch.device("cuda"),
         "training": True,
         "dropout": 0.0,
         "scale": 0.125,
@@ -140,14 +140,14 @@ def _request(name="causal", **changes):
 def test_attention_gpu_kernels_refuse_with_the_reason(backend, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     assert backend.refuses(_request("cpm_ant")) == "learned bias"
-    cpu = _request(device=torch.device("cpu"))
+    cpu = _request(device="cpu")
     assert backend.refuses(cpu) == "made for CUDA, not for cpu"
     wide = _request(dtype=torch.float32)
     assert backend.refuses(wide) == "made for float16 and bfloat16, not for float32"
     odd = _request(head_dim=20)
     assert backend.refuses(odd) == "head width 20 is not a multiple of 8 up to 256"
     assert backend.refuses(_request()) == "needs an Ampere GPU or newer"
-    masked = _request(kind=SimpleNamespace(KERNEL=None))
+    masked = _request(kind=load_kind("cpm_ant"))
     assert backend.refuses(masked) == "a mask that is neither full, causal nor a window"
 
 
@@ -157,7 +157,9 @@ def test_attention_cpm_ant_pairs_are_the_mean_over_all_shares_of_context():
     seen = []
     for context in range(n + 1):
         fields = fields_of([n]) | {"context": torch.arange(n) < context}
-        mask = attention.dense_mask(Choice.of("cpm_ant", **SETTINGS), Layout.of([n]), fields)
+        mask = attention.dense_mask(
+            Choice.of("cpm_ant", **SETTINGS), Layout.of([n]).with_fields(fields)
+        )
         seen.append(float(mask.sum()))
     assert cpm_ant.pairs(config, [n]) == pytest.approx(sum(seen) / len(seen), rel=0.02)
 
@@ -181,12 +183,11 @@ def test_attention_on_ampere_flash_wants_its_package_and_varlen_no_dropout(monke
 
 
 def test_attention_flex_and_cpu_flash_refuse_with_the_reason():
-    cpu = torch.device("cpu")
-    assert flex.refuses(_request(device=cpu)) == "no backward pass on CPU"
-    assert flex.refuses(_request(device=cpu, training=False)) is None
+    assert flex.refuses(_request(device="cpu")) == "no backward pass on CPU"
+    assert flex.refuses(_request(device="cpu", training=False)) is None
     assert flex.refuses(_request(head_dim=8)) == "head width below 16"
     assert cpu_flash.refuses(_request()) == "made for CPUs"
-    assert cpu_flash.refuses(_request(device=cpu, dropout=0.1)) is None
+    assert cpu_flash.refuses(_request(device="cpu", dropout=0.1)) is None
 
 
 def test_attention_auto_names_its_choice_and_what_refused():
@@ -259,9 +260,9 @@ def test_dense_mask_two_documents_equals_drawing():
         "position": torch.tensor([0, 1, 2, 0, 1]),
     }
     drawing = ["x.x..", "xxx..", "x.x..", "...x.", "...xx"]
-    mask = attention.dense_mask(Choice.of("cpm_ant"), Layout.of([3, 2]), fields)
+    mask = attention.dense_mask(Choice.of("cpm_ant"), Layout.of([3, 2]).with_fields(fields))
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
-    causal = attention.dense_mask(Choice.of("causal"), Layout.of([2, 1]), {})
+    causal = attention.dense_mask(Choice.of("causal"), Layout.of([2, 1]))
     assert causal.tolist() == [[True, False, False], [True, True, False], [False, False, True]]
 
 
@@ -271,15 +272,15 @@ def test_attention_every_file_of_the_folders_keeps_the_contract():
         assert kind.VISIBILITY in get_args(Visibility)
         assert kind.KERNEL in ("causal", "full", None)
         assert set(kind.OPTIONAL) <= set(kind.FIELDS)
-        assert hasattr(kind, "mask") or hasattr(kind, "attend")
         biased = "table" in kind.tensors(kind.Config(), 2, 4)
-        assert biased == hasattr(kind, "bias_index") == hasattr(kind, "buffers")
-        if not hasattr(kind, "mask"):
+        assert biased == bool(kind.buffers(kind.Config()))
+        if kind.mask is None:
             continue
-        if not hasattr(kind, "attend"):
-            assert kind.SORT_FIRST is None or kind.SORT_FIRST in kind.FIELDS
+        assert kind.SORT_FIRST is None or kind.SORT_FIRST in kind.FIELDS
         lengths = [4, 3]
-        mask = attention.dense_mask(Choice.of(name), Layout.of(lengths), fields_of(lengths))
+        mask = attention.dense_mask(
+            Choice.of(name), Layout.of(lengths).with_fields(fields_of(lengths))
+        )
         assert mask.shape == (7, 7)
         assert not mask[:4, 4:].any()
         assert not mask[4:, :4].any()

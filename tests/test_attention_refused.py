@@ -35,7 +35,7 @@ def _plan(path: Path, out: Path) -> None:
         ("varlen", "causal", "0.0", "made for CUDA, not for cpu"),
         ("flex", "causal", "0.0", "no backward pass on CPU"),
         ("flex", "causal", "0.1", "dropout on the probabilities"),
-        ("sdpa", _LINEAR, "0.0", "computes itself and takes no backend"),
+        ("sdpa", _LINEAR, "0.0", "has its own computation and takes no backend"),
     ],
 )
 def test_backend_that_cannot_do_the_job_is_refused_before_data_are_read(

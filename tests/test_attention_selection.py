@@ -12,12 +12,11 @@ import pytest
 import torch
 
 from nlpkit import attention, registry
-from nlpkit.attention import given
 from nlpkit.attention.backends import flex
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
-from tests._attention import KIND_SETTINGS
+from tests._attention import KIND_SETTINGS, attend_of
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 TYPE = "made for float16 and bfloat16, not for float32"
@@ -37,7 +36,8 @@ class _Machine:
 
     def __init__(self, patch: pytest.MonkeyPatch):
         self._patch = patch
-        patch.setattr(given, "buffers", lambda kind, config, layout: {})
+        for name in registry.names("attention/kinds"):  # constants need a real device
+            patch.setattr(load_kind(name), "buffers", lambda config: {})
         for name in registry.names("attention/backends"):
             module = registry.load("attention/backends", name)
             patch.setattr(module, "prepare", lambda request: lambda q, k, v: q)
@@ -64,7 +64,7 @@ class _Machine:
         learned = choice.module.tensors(choice.config, options["heads"], options["head_dim"])
         fields = {name: torch.zeros(sum(lengths)) for name in choice.module.FIELDS}
         other = {"keys": Layout.of(lengths, device), "key_fields": fields} if cross else {}
-        return attention.prepare(
+        return attend_of(
             choice, Layout.of(lengths, device), dtype=dtype, device=device, fields=fields,
             tensors={name: torch.zeros(about.shape) for name, about in learned.items()},
             **options, **other,
@@ -220,7 +220,7 @@ def test_backend_asked_for_is_taken_or_refused(machine: _Machine, kind: str, bac
         ("flex", BF16, {"device": "mps"}, "made for CUDA, not for mps"),
         ("flex", BF16, {"device": "cpu"}, "no backward pass on CPU"),
         ("cpu_flash", BF16, {}, "made for CPUs"),
-        ("sparse", BF16, {}, "its mask is not cut into pieces"),
+        ("sparse", BF16, {}, "its mask is not made of ranges"),
     ],
 )
 def test_backend_asked_for_that_cannot_is_refused_with_the_reason(

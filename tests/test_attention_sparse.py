@@ -11,15 +11,14 @@ import pytest
 import torch
 
 from nlpkit import attention, recipe
-from nlpkit.attention.backends._cuts import cuts
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.check import check_backend
-from nlpkit.attention.contract import Choice, Request
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.attention.kernels.cuts import cuts
+from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import RecipeError, Unsupported
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt2.model import Model
-from tests._attention import TILED, WIDTH
+from tests._attention import TILED, WIDTH, attend_of
 
 HEADS = 4
 BACKENDS = ["sparse", "sdpa", "cpu_flash", TILED]
@@ -84,7 +83,7 @@ def _inputs(total, seed=0):
 
 def _prepare(choice, layout, backend="auto", **more):
     facts = {"heads": HEADS, "training": "cache" not in more, "dtype": torch.float32} | more
-    return attention.prepare(
+    return attend_of(
         choice, layout, head_dim=WIDTH, device="cpu", backend=backend, **facts
     )  # fmt: skip
 
@@ -108,7 +107,7 @@ def _with_gradients(out, qkv, grad):
 def test_mask_is_the_formula_and_pairs_count_it(choice) -> None:
     for lengths in (RAGGED, [1], [2], [3], [12], [13], [4, 6, 8]):
         expected = _mask(choice, lengths)
-        assert torch.equal(attention.dense_mask(choice, Layout.of(lengths), {}), expected)
+        assert torch.equal(attention.dense_mask(choice, Layout.of(lengths)), expected)
         assert choice.module.pairs(choice.config, lengths) == expected.sum()
 
 
@@ -124,20 +123,20 @@ def test_masks_equal_drawings() -> None:
             ["...xxx.", "...xxx.", "...xxx.", "......x", "......x", "......x", "xxx...."],
     }  # fmt: skip
     for choice, drawing in drawings.items():
-        mask = attention.dense_mask(choice, Layout.of([7]), {}).tolist()
+        mask = attention.dense_mask(choice, Layout.of([7])).tolist()
         assert ["".join("x" if seen else "." for seen in row) for row in mask] == drawing
 
 
 def test_group_whose_padding_would_be_a_whole_part_sees_a_part_with_tokens() -> None:
     # 5 tokens in 4 parts of 2: the fourth would be padding, so the third part sees the first.
-    mask = attention.dense_mask(Choice.of("group", groups=4), Layout.of([5]), {})
+    mask = attention.dense_mask(Choice.of("group", groups=4), Layout.of([5]))
     assert mask[4].tolist() == [True, True, False, False, False]
-    assert attention.dense_mask(Choice.of("group"), Layout.of([1]), {}).item()
+    assert attention.dense_mask(Choice.of("group"), Layout.of([1])).item()
 
 
 @pytest.mark.parametrize("choice", SPLIT, ids=_name)
 def test_pairs_of_split_heads_are_the_mean_of_the_shares(choice) -> None:
-    counted = [_mask(share, RAGGED).sum() for share in choice.shares]
+    counted = [_mask(share, RAGGED).sum() for share in choice.head_groups]
     assert choice.module.pairs(choice.config, RAGGED) == sum(counted) / 2
 
 
@@ -199,7 +198,7 @@ def test_sparse_equals_reference_over_random_packs_and_settings(seed) -> None:
 
 
 def test_sparse_splits_long_ranges_of_keys(monkeypatch) -> None:
-    monkeypatch.setattr("nlpkit.attention.backends._cuts._KEYS", 48)
+    monkeypatch.setattr("nlpkit.attention.kernels.cuts._KEYS", 48)
     choice = Choice.of("fixed", stride=128, summary=40)
     qkv, grad = _inputs(700)
     found, expected = (
@@ -287,7 +286,7 @@ def _request(choice, layout, **changes) -> Request:
     facts = {
         "kind": choice.module, "config": choice.config, "layout": layout, "keys": layout,
         "fields": fields, "key_fields": fields, "tensors": {}, "buffers": {}, "heads": HEADS,
-        "head_dim": WIDTH, "dtype": torch.float32, "device": torch.device("cpu"), "training": True,
+        "key_heads": HEADS, "head_dim": WIDTH, "dtype": torch.float32, "training": True,
         "dropout": 0.0, "scale": 1.0,
     }  # fmt: skip
     return Request(**(facts | changes))
@@ -328,10 +327,10 @@ def test_auto_takes_sparse_on_cpus_and_windows_go_to_fused_kernels() -> None:
 
 def test_sparse_refuses_with_the_reason() -> None:
     layout = Layout.of([3])
-    with pytest.raises(Unsupported, match="sparse cannot do kind full: its mask is not cut into"):
+    with pytest.raises(Unsupported, match="sparse cannot do kind full: its mask is not made of"):
         _prepare(Choice.of("full"), layout, "sparse")
     with pytest.raises(Unsupported, match="flash cannot do kind strided: a mask that is neither"):
-        _prepare(SPLIT[0].shares[1], layout, "flash")
+        _prepare(SPLIT[0].head_groups[1], layout, "flash")
 
 
 # --- who may influence whom ------------------------------------------------------------------
@@ -361,7 +360,7 @@ def test_changed_token_moves_only_those_that_see_it(choice, backend) -> None:
 @pytest.mark.parametrize("choice", SPLIT, ids=_name)
 def test_halves_of_the_heads_see_their_own_patterns(choice, backend) -> None:
     qkv, grad = _inputs(sum(RAGGED))
-    masks = [_mask(share, RAGGED) for share in choice.shares]
+    masks = [_mask(share, RAGGED) for share in choice.head_groups]
     halves = [
         _softmax(mask, *(x[:, own] for x in qkv))
         for mask, own in zip(masks, (slice(0, 2), slice(2, 4)), strict=True)
@@ -380,14 +379,14 @@ def test_heads_that_cannot_be_halved_are_refused() -> None:
     assert Config(hidden_size=24, num_heads=4).refuses_attention(SPLIT[0]) is None
 
 
-def test_backend_for_shares_of_heads_must_do_each_of_them() -> None:
-    facts = {
-        "heads": 4, "head_dim": 64, "dtype": torch.float32, "device": torch.device("cpu"),
-        "dropout": 0.0,
-    }  # fmt: skip
-    check_backend(SPLIT[0], "sparse", **facts)
+def test_backend_for_groups_of_heads_must_do_each_of_them() -> None:
+    def check(backend: str) -> None:
+        heads = Heads(4, 64, torch.float32, training=True, backend=backend)
+        attention.check_backend(SPLIT[0], heads, torch.device("cpu"))
+
+    check("sparse")
     with pytest.raises(Unsupported, match="flash cannot do kind strided"):
-        check_backend(SPLIT[0], "flash", **facts)
+        check("flash")
 
 
 # --- models ----------------------------------------------------------------------------------

@@ -11,38 +11,41 @@ import torch
 
 from nlpkit import attention
 from nlpkit.attention.backends import flash, varlen
-from nlpkit.attention.backends._tiles import Tiling
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice, Request
-from nlpkit.attention.kinds import causal, full, local_window
-from nlpkit.attention.layout import Layout
-from tests._attention import HEADS, TILED, WIDTH, inputs
+from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.attention.kernels.tiles import Tiling
+from nlpkit.attention.kinds import local_window
+from nlpkit.contracts.request import Layout, Request
+from tests._attention import HEADS, TILED, WIDTH, attend_of, inputs
 from tests.parts import tiled
 
 BACKENDS = ["reference", "sdpa", "cpu_flash", TILED]
 
 
 def _prepare(window: int, layout: Layout, backend: str = "auto", **more) -> attention.Attend:
-    return attention.prepare(
+    return attend_of(
         Choice.of("local_window", window=window), layout, heads=HEADS, head_dim=WIDTH,
         dtype=torch.float32, device="cpu", training="cache" not in more, backend=backend, **more,
     )  # fmt: skip
 
 
-def _request(kind=local_window, window: int = 5, lengths=(40, 400), **changes) -> Request:
-    layout = Layout.of(lengths)
-    config = kind.Config(window=window) if kind is local_window else kind.Config()
+def _request(
+    name: str = "local_window", window: int = 5, lengths=(40, 400), device: str = "cpu", **changes
+) -> Request:
+    layout, position = Layout.of(lengths, device), Layout.of(lengths).positions
+    kind = load_kind(name)
+    config = kind.Config(window=window) if name == "local_window" else kind.Config()
     facts = {
         "kind": kind, "config": config, "layout": layout, "keys": layout,
-        "fields": {"position": layout.positions}, "key_fields": {"position": layout.positions},
-        "tensors": {}, "buffers": {}, "heads": HEADS, "head_dim": 64, "dtype": torch.bfloat16,
-        "device": torch.device("cpu"), "training": True, "dropout": 0.0, "scale": 0.125,
+        "fields": {"position": position}, "key_fields": {"position": position},
+        "tensors": {}, "buffers": {}, "heads": HEADS, "key_heads": HEADS, "head_dim": 64,
+        "dtype": torch.bfloat16, "training": True, "dropout": 0.0, "scale": 0.125,
     }  # fmt: skip
     return Request(**(facts | changes))
 
 
 def test_window_mask_equals_drawing() -> None:
-    mask = attention.dense_mask(Choice.of("local_window", window=3), Layout.of([5, 2]), {})
+    mask = attention.dense_mask(Choice.of("local_window", window=3), Layout.of([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
@@ -50,7 +53,7 @@ def test_window_mask_equals_drawing() -> None:
 @pytest.mark.parametrize("window", [1, 3, 7, 100])
 def test_window_pairs_are_those_of_the_mask(window: int) -> None:
     choice, lengths = Choice.of("local_window", window=window), [12, 1, 7]
-    mask = attention.dense_mask(choice, Layout.of(lengths), {})
+    mask = attention.dense_mask(choice, Layout.of(lengths))
     assert local_window.pairs(choice.config, lengths) == mask.sum()
 
 
@@ -132,8 +135,8 @@ def test_tiled_skips_the_tiles_outside_the_window() -> None:
 
 def test_window_goes_to_fused_kernels_as_keys_to_the_left_and_right(monkeypatch) -> None:
     assert _request().window == (4, 0)
-    assert _request(causal).window == (-1, 0)
-    assert _request(full).window == (-1, -1)
+    assert _request("causal").window == (-1, 0)
+    assert _request("full").window == (-1, -1)
     assert _request(tensors={"table": torch.zeros(1, HEADS)}).window is None
     assert _request(keys=Layout.of([3, 4])).window is None
     given: list[dict] = []
@@ -146,7 +149,7 @@ def test_window_goes_to_fused_kernels_as_keys_to_the_left_and_right(monkeypatch)
     monkeypatch.setitem(sys.modules, "flash_attn", package)
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     q = torch.zeros(440, HEADS, 64)
-    for kind in (local_window, causal, full):
+    for kind in ("local_window", "causal", "full"):
         for backend in (flash, varlen):
             backend.prepare(_request(kind))(q, q, q)
     windows = [options["window_size"] for options in given]
@@ -156,4 +159,4 @@ def test_window_goes_to_fused_kernels_as_keys_to_the_left_and_right(monkeypatch)
 
 def test_kernels_for_gpus_take_a_window(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    assert varlen.refuses(_request(device=torch.device("cuda"))) is None
+    assert varlen.refuses(_request(device="cuda")) is None

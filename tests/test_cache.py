@@ -11,8 +11,9 @@ from torch import Tensor
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.contracts.request import Layout
+from tests._attention import attend_of
 
 HEADS, WIDTH, LAYERS = 3, 8, 2
 SETTINGS = {"num_buckets": 16, "max_distance": 20, "segment_types": 3}
@@ -34,7 +35,7 @@ def _attend(
     dtype: torch.dtype = torch.float32,
 ):
     table = _table(kind)
-    return attention.prepare(
+    return attend_of(
         Choice.of(kind, **CASES[kind]),
         attention.layout_of(lengths, "cpu", cache),
         fields=fields,
@@ -206,7 +207,7 @@ def test_cache_unequal_numbers_of_new_tokens_are_refused() -> None:
 
 def test_cache_of_full_attention_or_in_training_is_refused() -> None:
     def prepare(kind: str, training: bool) -> None:
-        attention.prepare(
+        attend_of(
             Choice.of(kind), Layout.of([3]), heads=1, head_dim=4, dtype=torch.float32,
             device="cpu", training=training, cache=Cache(),
         )  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.evaluate import likelihood as scores
 from nlpkit.evaluate.likelihood import Likelihood
 from nlpkit.models import encoder, families

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.models import families
 from nlpkit.models.flops import step_flops
 

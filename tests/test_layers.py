@@ -14,7 +14,6 @@ import pytest
 
 import nlpkit
 from nlpkit import registry
-from nlpkit.attention.contract import Backend, BiasKind, ComputedKind, Kind, MaskKind
 from nlpkit.checkpoints import hf_model
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts import check
@@ -128,7 +127,7 @@ def test_layers_imports_go_downwards() -> None:
         ("config", "from nlpkit.recipe import load", True),
         ("objectives/cpm_ant", "from nlpkit.models.cpm_ant.model import Model", True),
         ("data/store", "from nlpkit import tokenizers", True),
-        ("models/cpm_ant/model", "from nlpkit.attention.layout import Layout", False),
+        ("models/cpm_ant/model", "from nlpkit.attention.cache import Cache", False),
         ("data/store", "from nlpkit.data import formats", False),
         ("recipe/sections", "SECTION = ('train', 'nlpkit.train.settings')", False),
         ("data/store", "SECTION = 'nlpkit.train.settings'", True),
@@ -347,7 +346,8 @@ def test_tokenizer_has_ids_of_special_tokens(folder: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "part_name"), _parts("objectives", "tokenizers", "data/readers")
+    ("folder", "part_name"),
+    _parts("objectives", "tokenizers", "data/readers", "attention/kinds", "attention/backends"),
 )
 def test_part_keeps_its_contract(folder: str, part_name: str) -> None:
     part = registry.load(folder, part_name)  # raises if a required member is missing
@@ -364,22 +364,6 @@ def _required_parameters(function: Callable[..., object]) -> list[str]:
     parameters = inspect.signature(function).parameters.values()
     required = [each.name for each in parameters if each.default is each.empty]
     return [name for name in required if name != "self"]
-
-
-@pytest.mark.parametrize(("folder", "name"), _parts("attention/kinds"))
-def test_attention_kind_offers_its_contract(folder: str, name: str) -> None:
-    kind = registry.load(folder, name)
-    computes = hasattr(kind, "attend")
-    protocols = [Kind, ComputedKind if computes else MaskKind]
-    if hasattr(kind, "bias_index"):
-        protocols.append(BiasKind)
-    for protocol in protocols:
-        _assert_keeps(kind, protocol)
-
-
-@pytest.mark.parametrize(("folder", "name"), _parts("attention/backends"))
-def test_attention_backend_offers_its_contract(folder: str, name: str) -> None:
-    _assert_keeps(registry.load(folder, name), Backend)
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("score/metrics"))

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
 from nlpkit import attention, recipe
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.attention.kinds import causal
-from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.request import Layout
 from nlpkit.errors import FileError, Unsupported
 from nlpkit.models.gpt import VOCABULARY, Config
 from nlpkit.models.gpt.model import Model
@@ -21,6 +21,7 @@ from nlpkit.objectives import clm
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.train.optim import optimizers
 from tests import _provable, _tiny
+from tests._attention import attend_of
 from tests._formats import from_hf, to_hf
 from tests._losses import loss_of, only_term
 
@@ -212,7 +213,7 @@ def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(bac
     q, k, v = torch.randn(3, total, 2, 8)
 
     def build(rate: float) -> attention.Attend:
-        return attention.prepare(
+        return attend_of(
             Choice.of("causal"), Layout.of(lengths), heads=2, head_dim=8, dtype=q.dtype,
             device="cpu", training=True, dropout=rate, backend=backend,
         )  # fmt: skip

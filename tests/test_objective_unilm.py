@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from nlpkit import attention, recipe
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
 from nlpkit.contracts.batch import IGNORE
+from nlpkit.contracts.request import Layout
 from nlpkit.data.pack import collate
 from nlpkit.errors import RecipeError
 from nlpkit.models import bert
@@ -49,7 +49,8 @@ def test_attention_sees_what_the_mask_says(name: str) -> None:
     size = len(example["input_ids"])
     assert objective.fields["mask"].names[int(example["mask"][0])] == name
     fields = {n: torch.from_numpy(example[n]) for n in ("first", "last")}
-    seen = attention.dense_mask(RANGE[0], Layout.of((size,), "cpu"), fields).numpy()
+    layout = Layout.of((size,), "cpu").with_fields(fields)
+    seen = attention.dense_mask(RANGE[0], layout).numpy()
     row, column = np.arange(size)[:, None], np.arange(size)[None]
     first = len(objective.restore(objective.unmask(example))[0]) + 2  # [CLS] A [SEP]
     wanted = {

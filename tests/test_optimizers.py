@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.errors import Unsupported
 from nlpkit.models import families, lora
 from nlpkit.models.head import DenseHead, Head

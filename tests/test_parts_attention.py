@@ -12,9 +12,10 @@ from safetensors.torch import load_file
 
 from nlpkit import attention, recipe
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice, Learned
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import CustomKind, ParamSpec
+from nlpkit.contracts.request import Layout
 from nlpkit.errors import RecipeError, Unsupported
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -22,6 +23,7 @@ from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model
 from nlpkit.runs.opened import open_checkpoint
 from tests import _tiny
+from tests._attention import attend_of
 from tests.parts import linear_attention, local_window
 
 WINDOW, LINEAR = "tests.parts.local_window", "tests.parts.linear_attention"
@@ -95,7 +97,7 @@ def test_cache_of_several_kinds_is_selected_and_appended_in_all_of_them() -> Non
 
 def test_window_is_the_dense_formula_and_counts_its_pairs() -> None:
     choice = Choice.of(WINDOW, window=3)
-    mask = attention.dense_mask(choice, Layout.of([5, 2]), {})
+    mask = attention.dense_mask(choice, Layout.of([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
     assert local_window.pairs(choice.config, [5, 2]) == mask.sum()
@@ -104,16 +106,16 @@ def test_window_is_the_dense_formula_and_counts_its_pairs() -> None:
 def test_linear_attention_equals_its_dense_form() -> None:
     # Katharopoulos et al. 2020, eq. 8-9: weights phi(q) phi(k), normed over what is seen.
     q, k, v = torch.randn(3, 9, 2, 4, generator=torch.Generator().manual_seed(3)).double()
-    attend = attention.prepare(
+    attend = attend_of(
         Choice.of(LINEAR), Layout.of([6, 3]), heads=2, head_dim=4, dtype=q.dtype,
         device="cpu", training=True,
     )  # fmt: skip
     phi = [torch.nn.functional.elu(x) + 1 for x in (q, k)]
     weights = torch.einsum("qhd,khd->hqk", *phi)
-    weights = weights * attention.dense_mask(Choice.of("causal"), Layout.of([6, 3]), {})
+    weights = weights * attention.dense_mask(Choice.of("causal"), Layout.of([6, 3]))
     expected = torch.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdim=True), v)
     torch.testing.assert_close(attend(q, k, v), expected)
-    assert attend.reason == f"{LINEAR} computes itself"
+    assert attend.reason == f"{LINEAR} has its own computation"
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
@@ -123,7 +125,7 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
     lengths, sources = (3, 1, 4), (5, 2, 7)
     q = torch.randn(8, 2, 4, generator=draw)
     k, v = torch.randn(2, 14, 2, 4, generator=draw)
-    attend = attention.prepare(
+    attend = attend_of(
         Choice.of("full"), Layout.of(lengths), keys=Layout.of(sources), heads=2, head_dim=4,
         dtype=q.dtype, device="cpu", training=True, backend=backend,
     )  # fmt: skip
@@ -138,24 +140,24 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
 
 def test_cross_attention_of_a_backend_that_cannot_is_refused() -> None:
     with pytest.raises(Unsupported, match="cpu_flash cannot do kind full: keys of other sequences"):
-        attention.prepare(
+        attend_of(
             Choice.of("full"), Layout.of([2]), keys=Layout.of([3]), heads=1, head_dim=4,
             dtype=torch.float32, device="cpu", training=True, backend="cpu_flash",
         )  # fmt: skip
 
 
-class _Scaled:
+class _Scaled(CustomKind):
     """Causal attention whose values a learned vector scales: a tensor of each layer's own."""
 
     class Config(FrozenConfig):
         """No settings."""
 
-    VISIBILITY, KERNEL, FIELDS, OPTIONAL = "causal", None, (), ()
+    VISIBILITY = "causal"
     pairs = staticmethod(linear_attention.pairs)
 
     @staticmethod
     def tensors(config, heads, head_dim):
-        return {"scale": Learned((heads, head_dim), std=1.0)}
+        return {"scale": ParamSpec((heads, head_dim), std=1.0)}
 
     @staticmethod
     def attend(request, q, k, v, tensors, state):
@@ -167,7 +169,7 @@ def test_learned_tensors_of_a_kind_are_the_layers_own_and_get_gradients(monkeypa
     monkeypatch.setattr(
         recipe.registry,
         "load",
-        lambda folder, name: _Scaled if name == "x.y" else real(folder, name),
+        lambda folder, name: _Scaled() if name == "x.y" else real(folder, name),
     )
     model = _model(Choice.of("causal"), Choice.of("x.y"))
     names = [name for name, _ in model.named_parameters() if "attention_tensors" in name]

@@ -17,10 +17,10 @@ import torch
 from accelerate.state import AcceleratorState
 
 from nlpkit import cli, recipe, selftest
-from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import cpm_ant as kind
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.batch import IGNORE
+from nlpkit.contracts.request import Request
 from nlpkit.data import loader, pack
 from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Objective

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nlpkit import recipe, selftest
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
 from nlpkit.selftest import of_examples, of_run
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log

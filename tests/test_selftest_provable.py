@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from nlpkit import selftest
-from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import relative
 from nlpkit.contracts.batch import IGNORE, Loss, Marked, Term
 from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.request import Request
 from nlpkit.objectives import plm, reorder
 from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import Bench

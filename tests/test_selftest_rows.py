@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nlpkit import selftest
-from nlpkit.attention.contract import Request
 from nlpkit.attention.kinds import causal
 from nlpkit.contracts.batch import IGNORE
+from nlpkit.contracts.request import Request
 from nlpkit.objectives import scheduled_sampling, seq2seq
 from nlpkit.selftest import of_objective
 from nlpkit.selftest.bench import Bench

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice
-from tests._attention import TILED
+from nlpkit.attention.choice import Choice
+from tests._attention import TILED, attend_of
 from tests.parts import tiled
 
 PAGE = (Path(__file__).parents[1] / "docs" / "flash_attention.md").read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ class _Largest(TorchDispatchMode):
 
 
 def _attend(kind: str, lengths: list[int], backend: str, **sizes: int) -> attention.Attend:
-    return attention.prepare(
+    return attend_of(
         Choice.of(kind), attention.layout_of(lengths, "cpu"), dtype=torch.float32, device="cpu",
         training=True, backend=backend, **sizes,
     )  # fmt: skip

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.contracts.batch import Batch, Loss, Marked
 from nlpkit.data.items import Row
 from nlpkit.data.pack import collate

@@ -2,46 +2,40 @@
 
 A *kind* (`kinds/NAME.py`) defines which key each query may see, a *backend* (`backends/NAME.py`)
 computes the attention, and the *layout* gives the boundaries of the sequences. None of the three
-depends on the others by name; `contract` defines their interfaces. A kind that is not a softmax
-over a mask has its own computation.
+depends on the others by name; `contracts/kind`, `contracts/backend` and `contracts/request` define
+their interfaces. A kind that is not a softmax over a mask has its own computation.
 
-N packed tokens, H heads, D width of a head.
+N packed tokens, K keys, H heads of queries, G of keys and values, D width of a head.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
-from nlpkit.attention import given, shares
-from nlpkit.attention.contract import (
-    Backend,
-    Choice,
-    ComputedKind,
-    Request,
-    is_bounded,
-)
-from nlpkit.attention.pieces import PiecewiseKind
+from nlpkit.attention.choice import Choice, make_request
+from nlpkit.contracts.backend import Backend
+from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import Unsupported
 
 if TYPE_CHECKING:  # the kinds, which live below, are free of torch
     import torch
     from torch import Tensor
 
-    from nlpkit.attention.cache import Cache
-    from nlpkit.attention.layout import Layout
+    from nlpkit.attention.cache import Cache, CacheKey
 
 SELF = "self"  # the role of attention of a sequence to itself
+_BACKENDS = "attention/backends"
 
 
 @dataclass(frozen=True)
 class Attend:
     """`attend(q, k, v) -> out`; created once per step, called once per layer.
 
-    q and out are (N, H, D). k and v are (N, H, D), or (K, H, D) in cross attention, or None in
+    q and out are (N, H, D). k and v are (N, G, D), or (K, G, D) in cross attention, or None in
     cross attention whose keys are in the cache. `tensors` are the learned tensors of this layer.
     """
 
@@ -61,78 +55,44 @@ class Attend:
 
 def prepare(
     choice: Choice,
+    heads: Heads,
     layout: Layout,
     *,
-    heads: int,
-    head_dim: int,
-    dtype: torch.dtype,
-    device: torch.device | str,
-    training: bool,
-    fields: Mapping[str, Tensor | None] | None = None,
     tensors: Mapping[str, Tensor] | None = None,
-    dropout: float = 0.0,
-    backend: str = "auto",
-    scale: float | None = None,
+    keys: Layout | None = None,
     cache: Cache | None = None,
     role: str = SELF,
-    keys: Layout | None = None,
-    key_fields: Mapping[str, Tensor | None] | None = None,
 ) -> Attend:
     """Return the function `attend(q, k, v)` that the layers of this step call.
 
     The bias and the masks that the layers share are computed here once, and the gradient of the
-    shared `tensors` is computed once. `scale` is 1 / sqrt(head_dim) by default. `dropout` is
-    applied to the probabilities in training. `keys` is the layout of the keys in cross attention:
-    sequence i of the queries sees sequence i of the keys. `backend` is a name or `auto`.
+    shared `tensors` is computed once. `keys` is the layout of the keys in cross attention: sequence
+    i of the queries sees sequence i of the keys.
 
     A `cache` has separate keys and values for each kind, its settings and its `role` in the model.
     The first call with a cache records them. In later calls every sequence has the same number of
     new tokens, and these also attend to the cached keys. `layout` must be `layout_of(…, cache)`.
 
     Raises:
-        Unsupported: the named `backend` does not support this request, or no backend does.
+        Unsupported: the named backend does not support this request, or no backend does.
         ValueError: fields or tensors are missing or have a wrong shape.
     """
-    import torch
+    if choice.head_groups:
+        from nlpkit.attention import head_groups
 
-    if choice.shares:
-        prepare_share = partial(
-            prepare, layout=layout, head_dim=head_dim, dtype=dtype, device=device, keys=keys,
-            training=training, fields=fields, tensors=tensors, dropout=dropout, backend=backend,
-            scale=scale, cache=cache, key_fields=key_fields,
-        )  # fmt: skip
-        attends, run = shares.prepared(choice, heads, role, prepare_share)
+        prepare_one = partial(prepare, layout=layout, tensors=tensors, keys=keys, cache=cache)
+        attends, run = head_groups.prepare(choice, heads, role, prepare_one)
         return Attend("+".join({a.backend: None for a in attends}), reasons(attends), run)
-    kind, config = choice.module, choice.config
-    shared = dict(tensors or {})
-    given.check_tensors(choice, shared, heads, head_dim)
-    checked = given.checked_fields(choice, fields or {}, layout)
-    request = Request(
-        kind=kind,
-        config=config,
-        layout=layout,
-        keys=keys or layout,
-        fields=checked,
-        key_fields=given.checked_fields(choice, key_fields or {}, keys) if keys else checked,
-        tensors=shared,
-        buffers=given.buffers(kind, config, layout),
-        heads=heads,
-        head_dim=head_dim,
-        dtype=dtype,
-        device=torch.device(device),
-        training=training,
-        dropout=dropout if training else 0.0,
-        scale=head_dim**-0.5 if scale is None else scale,
-    )
-    stream = (choice.kind, config.model_dump_json(), role)
-    if isinstance(kind, ComputedKind):
-        return _computed(choice, kind, request, backend, cache, stream)
+    request = make_request(choice, heads, layout, keys, tensors or {})
+    key = (choice.kind, choice.config.model_dump_json(), role)
+    if choice.is_custom:
+        return _prepare_custom(choice, request, heads.backend, cache, key)
     if cache is not None and layout.past is not None:
-        return Attend("cache", "cached keys and values", cache.extend(request, stream))
-    attend = _chosen(choice.kind, request, backend)
+        return Attend("cache", "cached keys and values", cache.extend(request, key))
+    attend = _prepare_backend(choice, request, heads.backend)
     if cache is None:
         return attend
-    return Attend(attend.backend, attend.reason, cache.record(request, attend.run, stream))
+    return Attend(attend.backend, attend.reason, cache.record(request, attend.run, key))
 
 
 def prepare_layers(
@@ -158,12 +118,10 @@ def layout_of(
 
     Call it once per forward pass: it starts the next step of the cache.
     """
-    from nlpkit.attention.layout import Layout
-
     return Layout.of(lengths, device, cache.begin(lengths) if cache is not None else ())
 
 
-def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | None]) -> Tensor:
+def dense_mask(choice: Choice, layout: Layout) -> Tensor:
     """Return the mask of a complete pack, (N, N) bool: True where query (row) i may see key j.
 
     Raises:
@@ -171,108 +129,121 @@ def dense_mask(choice: Choice, layout: Layout, fields: Mapping[str, Tensor | Non
     """
     import torch
 
-    if not hasattr(choice.module, "mask"):
-        raise Unsupported(f"attention kind {choice.kind} has no mask: it computes itself")
+    if choice.module.mask is None:
+        raise Unsupported(f"attention kind {choice.kind} has no mask to draw")
     index = torch.arange(layout.total, device=layout.device)
-    checked = given.checked_fields(choice, fields, layout)
-    request = Request(
-        kind=choice.module, config=choice.config, layout=layout, keys=layout, fields=checked,
-        key_fields=checked, tensors={}, buffers={}, heads=1, head_dim=1, dtype=torch.float32,
-        device=layout.device, training=False, dropout=0.0, scale=1.0,
-    )  # fmt: skip
+    request = make_request(choice, Heads(1, 1, torch.float32, training=False), layout)
     return request.visible(index[:, None], index[None, :])
 
 
-def _computed(
-    choice: Choice,
-    kind: ComputedKind,
-    request: Request,
-    backend: str,
-    cache: Cache | None,
-    stream: tuple[str, str, str],
+def check_backend(choice: Choice, heads: Heads, device: torch.device) -> None:
+    """Raise `Unsupported` if the named backend cannot train this kind, before there are data."""
+    import torch
+
+    if heads.backend == "auto":
+        return
+    if groups := choice.head_groups:
+        for group in groups:
+            check_backend(group, replace(heads, count=heads.count // len(groups)), device)
+        return
+    if choice.is_custom:
+        raise Unsupported(_takes_no_backend(choice))
+    learned = choice.tensors(heads.count, heads.width)
+    shared = {n: torch.empty(t.shape, device="meta") for n, t in learned.items() if t.shared}
+    layout = Layout.of([1], device)
+    fields = {n: torch.zeros(1, device=device) for n in choice.module.FIELDS}
+    request = make_request(choice, heads, layout.with_fields(fields), tensors=shared)
+    _named_backend(choice, request, heads.backend)
+
+
+def _prepare_custom(
+    choice: Choice, request: Request, backend: str, cache: Cache | None, key: CacheKey
 ) -> Attend:
     """Return the attention of a kind that has its own computation."""
+    kind, what = request.kind, f"attention kind {choice.kind}"
     if backend != "auto":
-        raise Unsupported(computes_itself(choice))
-    if request.dropout and not getattr(kind, "DROPOUT", False):
-        raise Unsupported(f"attention kind {choice.kind} has no probabilities for dropout")
-    if request.is_cross and not getattr(kind, "CROSS", True):
+        raise Unsupported(_takes_no_backend(choice))
+    if request.dropout and not kind.DROPOUT:
+        raise Unsupported(f"{what} has no probabilities for dropout")
+    if request.is_cross and not kind.CROSS:
+        raise Unsupported(f"{what} is for self-attention, not for cross attention")
+    longest = request.layout.longest
+    if choice.is_bounded and longest > (request.config.max_length or 0):
         raise Unsupported(
-            f"attention kind {choice.kind} is for attention of a sequence to itself, no cross "
-            "attention"
+            f"a sequence of {longest} tokens; {what} is made for max_length "
+            f"{request.config.max_length}"
         )
-    if is_bounded(choice) and request.layout.longest > (request.config.max_length or 0):
-        raise Unsupported(
-            f"a sequence of {request.layout.longest} tokens; attention kind {choice.kind} is made "
-            f"for max_length {request.config.max_length}"
-        )
-    layers = cache.states(request, stream) if cache is not None else None
-    prepared = getattr(kind, "prepared", None)
-    if prepared is not None:
-        request = replace(request, prepared=prepared(request))
+    states = cache.states(request, key) if cache is not None else None
+    prepared = replace(request, prepared=kind.prepare(request))
 
     def run(q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-        state = next(layers) if layers is not None else None
-        return kind.attend(request, q, k, v, tensors or {}, state)
+        assert kind.attend is not None
+        state = next(states) if states is not None else None
+        k, v = (_repeat_heads(x, request) for x in (k, v))
+        return kind.attend(prepared, q, k, v, tensors or {}, state)
 
-    return Attend("own", f"{choice.kind} computes itself", run)
-
-
-def computes_itself(choice: Choice) -> str:
-    """Return why a kind that has its own computation takes no backend."""
-    return f"attention kind {choice.kind} computes itself and takes no backend; set backend to auto"
+    return Attend("own", f"{choice.kind} has its own computation", run)
 
 
-def _chosen(kind: str, request: Request, backend: str) -> Attend:
-    """Return the attention of the named backend, or of the first that supports the request."""
-    if backend != "auto":
-        chosen = named_backend(kind, request, backend)
-        return Attend(backend, f"{backend} (asked for)", chosen.prepare(request))
+def _takes_no_backend(choice: Choice) -> str:
+    return (
+        f"attention kind {choice.kind} has its own computation and takes no backend; set backend "
+        "to auto"
+    )
+
+
+def _prepare_backend(choice: Choice, request: Request, name: str) -> Attend:
+    """Return the attention of the named backend, or of the one that `auto` is."""
+    if name != "auto":
+        backend = _named_backend(choice, request, name)
+        return Attend(name, f"{name} (asked for)", _run(backend, request))
     refused = []
-    for name in _order(request):
-        chosen = _backend(name)
-        if reason := chosen.refuses(request):
+    for name, backend in _candidates(request):
+        if reason := backend.refuses(request):
             refused.append(f"{name} refused: {reason}")
             continue
         reason = f"{name} ({'; '.join(refused)})" if refused else name
-        return Attend(name, reason, chosen.prepare(request))
-    raise Unsupported(f"no attention backend can do kind {kind}: {'; '.join(refused)}")
+        return Attend(name, reason, _run(backend, request))
+    raise Unsupported(f"no attention backend can do kind {choice.kind}: {'; '.join(refused)}")
 
 
-def named_backend(kind: str, request: Request, backend: str) -> Backend:
+def _candidates(request: Request) -> Iterator[tuple[str, Backend]]:
+    """Yield the backends with their names in the order of `auto`: first those that suit."""
+    others = []
+    for name, backend in _ranked():
+        if backend.DEVICE in (None, request.device.type):
+            if backend.suits(request):
+                yield name, backend
+            else:
+                others.append((name, backend))
+    yield from others
+
+
+@cache
+def _ranked() -> list[tuple[str, Backend]]:
+    """Return all backends with their names, by rank."""
+    names = registry.names(_BACKENDS)
+    backends = [(name, cast(Backend, registry.load(_BACKENDS, name))) for name in names]
+    return sorted(backends, key=lambda each: each[1].RANK)
+
+
+def _run(backend: Backend, request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """Return the attention of a backend, which gets the heads of keys repeated if it needs it."""
+    if backend.GROUPED or request.key_heads == request.heads:
+        return backend.prepare(request)
+    run = backend.prepare(replace(request, key_heads=request.heads))
+    return lambda q, k, v: run(q, *(_repeat_heads(x, request) for x in (k, v)))
+
+
+def _repeat_heads(x: Tensor, request: Request) -> Tensor:
+    """Return (K, H, D) from keys or values (K, G, D)."""
+    times = request.heads // request.key_heads
+    return x if times == 1 else x.repeat_interleave(times, dim=1)
+
+
+def _named_backend(choice: Choice, request: Request, name: str) -> Backend:
     """Return the named backend; raise `Unsupported` if it cannot do the request."""
-    chosen = _backend(backend)
-    if reason := chosen.refuses(request):
-        raise Unsupported(f"attention backend {backend} cannot do kind {kind}: {reason}")
-    return chosen
-
-
-def _backend(name: str) -> Backend:
-    return cast(Backend, registry.load("attention/backends", name))
-
-
-def _order(request: Request) -> tuple[str, ...]:
-    """Return the backends in order of preference."""
-    if request.device.type == "cuda":
-        return "flash", "varlen", "flex", "sdpa", "reference"
-    if request.device.type != "cpu":
-        return "sdpa", "reference"
-    if isinstance(request.kind, PiecewiseKind):
-        return "sparse", "cpu_flash", "sdpa", "reference"
-    if _suits_torch(request):
-        return "sdpa", "cpu_flash", "reference"
-    return "cpu_flash", "sdpa", "reference"
-
-
-def _suits_torch(request: Request) -> bool:
-    """Return whether torch's own kernel is as fast as `cpu_flash` on a CPU, or faster.
-
-    A rule, measured once (docs/attention.md), so that a run repeats. The kernel has no dropout.
-    """
-    if request.kernel is None or request.dropout:
-        return False
-    longest = request.layout.max_length
-    if request.dtype.itemsize == 2:
-        return longest > 1024
-    is_even = set(request.layout.lengths) == {longest}
-    return not (request.kernel == "causal" and is_even and 384 <= longest <= 1024)
+    backend = cast(Backend, registry.load(_BACKENDS, name))
+    if reason := backend.refuses(request):
+        raise Unsupported(f"attention backend {name} cannot do kind {choice.kind}: {reason}")
+    return backend

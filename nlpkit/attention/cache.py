@@ -2,8 +2,8 @@
 
 The first step (the prompts, a flat pack) is computed as in training and recorded. In each later
 step every sequence gets the same number of new tokens. The keys and values of each kind of
-attention and each of its roles (self-attention, cross attention) form a stream. A kind with its own
-computation and a recurrent model have a state of fixed size instead.
+attention and each of its roles (self-attention, cross attention) are kept apart. A kind with its
+own computation and a recurrent model have a state of fixed size instead.
 
 B sequences, n new tokens per sequence.
 """
@@ -16,19 +16,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention.contract import Request, visibility
 from nlpkit.attention.key_values import KeyValues
+from nlpkit.contracts.request import Request
 
-Stream = tuple[str, str, str]  # kind, its settings, its role in the model
+CacheKey = tuple[str, str, str]  # kind, its settings, its role in the model
 
 
 class Cache:
-    """Number of tokens of each sequence (`lengths`), the streams, and the states of the layers."""
+    """Number of tokens of each sequence (`lengths`), their keys and values, and states."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []
-        self._streams: dict[Stream, KeyValues] = {}
-        self._states: dict[Stream, list[dict[str, Tensor]]] = {}
+        self._key_values: dict[CacheKey, KeyValues] = {}
+        self._states: dict[CacheKey, list[dict[str, Tensor]]] = {}
         self._ragged: dict[str, list[Tensor]] = {}
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class Cache:
         return past
 
     def record(
-        self, request: Request, run: Callable[[Tensor, Tensor, Tensor], Tensor], stream: Stream
+        self, request: Request, run: Callable[[Tensor, Tensor, Tensor], Tensor], key: CacheKey
     ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         """Return `run`, the attention over the pack of prompts, which now also records k and v.
 
@@ -60,21 +60,21 @@ class Cache:
             ValueError: tokens see later tokens in this kind, so keys cannot be cached.
         """
         _check(request, grows=not request.is_cross)
-        key_values = self._streams[stream] = KeyValues(request)
+        key_values = self._key_values[key] = KeyValues(request)
         return key_values.record(run)
 
-    def extend(self, request: Request, stream: Stream) -> Callable[..., Tensor]:
+    def extend(self, request: Request, key: CacheKey) -> Callable[..., Tensor]:
         """Return the attention of n new tokens of each sequence to its cached and new tokens."""
         _check(request, grows=False)  # `record` has checked the kind
-        return self._streams[stream].extend(request)
+        return self._key_values[key].extend(request)
 
-    def states(self, request: Request, stream: Stream) -> Iterator[dict[str, Tensor]]:
+    def states(self, request: Request, key: CacheKey) -> Iterator[dict[str, Tensor]]:
         """Return the states of a kind with its own computation, one per layer; empty at first."""
         _check(request, grows=True)
         first = request.layout.past is None
         if first:
-            self._states[stream] = []
-        return _layers(self._states[stream], first)
+            self._states[key] = []
+        return _layers(self._states[key], first)
 
     def state(self, name: str) -> dict[str, Tensor]:
         """Return a state that the model itself updates, tensors (B, …); empty at first."""
@@ -95,7 +95,7 @@ class Cache:
         self.lengths = [self.lengths[index] for index in indices]
         for kept in self._ragged.values():
             kept[:] = [kept[index] for index in indices]
-        for key_values in self._streams.values():
+        for key_values in self._key_values.values():
             key_values.select(indices)
         for state in self._every_state():
             for name, tensor in state.items():
@@ -109,8 +109,8 @@ class Cache:
             return
         if not other.lengths:
             return
-        for stream, key_values in self._streams.items():
-            key_values.append(other._streams[stream])
+        for key, key_values in self._key_values.items():
+            key_values.append(other._key_values[key])
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
                 mine[name] = torch.cat(_as_long(mine[name], theirs[name]))
@@ -146,7 +146,7 @@ def _as_long(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _check(request: Request, grows: bool) -> None:
-    if grows and visibility(request.kind, request.config) == "bidirectional":
+    if grows and request.kind.visibility(request.config) == "bidirectional":
         raise ValueError("tokens see later tokens in this attention: it cannot be cached")
     if request.training:
         raise ValueError("a cache is for generation; put the model in evaluation mode")

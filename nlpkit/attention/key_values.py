@@ -1,11 +1,12 @@
-"""The cached keys and values of one stream of attention, for all its layers.
+"""The cached keys and values of a kind of attention in one role, for all its layers.
 
 The mask of new tokens is the kind's own mask, computed over the rectangle (B, T). This is correct
 only if no token sees later tokens, except among the tokens of the first step. In self-attention
 the keys grow with each step; in cross attention they are always those of the first step.
 
-B sequences, T tokens of the longest, H heads, D width of a head, n new tokens per sequence.
-Keys and values are (rows, H, capacity, D), so that a step reads contiguous memory for each head.
+B sequences, T tokens of the longest, H heads of queries, G of keys, D width of a head, n new tokens
+per sequence. Keys and values are (rows, G, capacity, D), so that a step reads contiguous memory for
+each head.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention.contract import Request, Tokens
+from nlpkit.contracts.kind import Tokens
+from nlpkit.contracts.request import Request
 
 Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 _CAPACITY_STEP = 32  # tokens per sequence
@@ -89,9 +91,9 @@ class KeyValues:
         # The kernel without a mask is the fastest.
         mask = None if plain and equal and new == 1 else self._mask(request, first, end)
         layers = iter(self._layers)
-        heads, width = request.heads, request.head_dim
-        # The row of each new key and head in the flattened cache: (B, n, H), flattened.
-        first_head = torch.arange(count * heads, device=device).view(count, 1, heads)
+        heads, groups, width = request.heads, request.key_heads, request.head_dim
+        # The row of each new key and head in the flattened cache: (B, n, G), flattened.
+        first_head = torch.arange(count * groups, device=device).view(count, 1, groups)
         rows = (first_head * self._capacity + (at - first)[..., None]).view(-1)
 
         def attend(q: Tensor, k: Tensor | None, v: Tensor | None) -> Tensor:
@@ -107,6 +109,7 @@ class KeyValues:
                 values[:count, :, :longest],
                 attn_mask=mask,
                 scale=request.scale,
+                enable_gqa=groups != heads,
             )
             return out.transpose(1, 2).reshape(count * new, heads, width).to(q.dtype)
 
@@ -151,6 +154,7 @@ class KeyValues:
         flat = {name: field.view(-1) for name, field in self._fields.items()}
         k = Tokens(flat, (first + position)[:, None, None, :])  # (B, 1, 1, T)
         exists = (position < end)[:, None, None, :]
+        assert request.kind.mask is not None
         visible = request.kind.mask(request.config, q, k) & exists
         if request.table is None:
             return visible

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.hf_layout import Content, Folders
 from nlpkit.errors import FileError, UsageError

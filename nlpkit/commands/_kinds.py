@@ -3,7 +3,7 @@
 import re
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice, EitherKind
+from nlpkit.attention.choice import Choice
 
 _TOKENS = 8192
 _HEAD = (
@@ -37,7 +37,7 @@ def table() -> str:
 
 def _row(name: str) -> tuple[str, ...]:
     # Settings that the model decides.
-    choice = Choice.of(name).suited("causal", _TOKENS)
+    choice = Choice.of(name).with_defaults("causal", _TOKENS)
     kind, config = choice.module, choice.config
     text = " ".join((getattr(kind, "__doc__", None) or "").split())
     paper, number = _PAPER.search(text), _ARXIV.search(text)
@@ -50,7 +50,7 @@ def _row(name: str) -> tuple[str, ...]:
         for tensor, one in kind.tensors(config, 8, 64).items()
     ]
     sees = _SEES[choice.visibility]
-    if isinstance(kind, EitherKind):
+    if "causal" in kind.Config.model_fields:
         sees = "the left or both sides (`causal`)"
     per_token = kind.pairs(config, [_TOKENS]) / _TOKENS
     cost = kind.COST.replace("^2", "²").replace(" * ", " · ")

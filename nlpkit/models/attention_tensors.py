@@ -1,14 +1,14 @@
 """The learned tensors of a model's kinds of attention, shared by all layers or one per layer."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.cache import Cache
+from nlpkit.attention.choice import Choice
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.compute import compute_dtype
 
 
@@ -24,8 +24,7 @@ class AttentionTensors(nn.Module):
         self.of_layers = [choices[layer % len(choices)] for layer in range(layers)]
         self.heads, self.head_dim = heads, head_dim
         for layer, choice in enumerate(self.of_layers):
-            learned = choice.module.tensors(choice.config, heads, head_dim)
-            for name, tensor in learned.items():
+            for name, tensor in choice.tensors(heads, head_dim).items():
                 full = self._name(choice if tensor.shared else layer, name)
                 if not hasattr(self, full):
                     values = torch.empty(tensor.shape).normal_(std=tensor.std)
@@ -45,28 +44,26 @@ class AttentionTensors(nn.Module):
             if name.startswith(prefix)
         }
 
-    def prepare(self, layout: Layout, like: Tensor, **given: Any) -> list[attention.Attend]:
+    def heads_like(self, weight: Tensor, dropout: float, backend: str) -> Heads:
+        """Return the heads of the layers, which compute in the type of one of their weights."""
+        return Heads(
+            self.heads, self.head_dim, compute_dtype(weight), self.training,
+            dropout=dropout, backend=backend,
+        )  # fmt: skip
+
+    def prepare(
+        self,
+        heads: Heads,
+        layout: Layout,
+        *,
+        keys: Layout | None = None,
+        cache: Cache | None = None,
+    ) -> list[attention.Attend]:
         """Return the attention of each layer; each distinct kind is prepared once."""
-        layers = len(self.of_layers)
         return attention.prepare_layers(
-            self.of_layers, layers, lambda choice: self.prepare_one(choice, layout, like, **given)
-        )
-
-    def prepare_one(
-        self, choice: Choice, layout: Layout, like: Tensor, **given: Any
-    ) -> attention.Attend:
-        """Return the attention of one kind.
-
-        `like` is a weight of the layers; `given` are arguments of `attention.prepare`.
-        """
-        return attention.prepare(
-            choice,
-            layout,
-            tensors=self.of(choice),
-            heads=self.heads,
-            head_dim=self.head_dim,
-            dtype=compute_dtype(like),
-            device=like.device,
-            training=self.training,
-            **given,
+            self.of_layers,
+            len(self.of_layers),
+            lambda choice: attention.prepare(
+                choice, heads, layout, tensors=self.of(choice), keys=keys, cache=cache
+            ),
         )

@@ -10,15 +10,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from nlpkit.attention import shares
-from nlpkit.attention.contract import (
-    LAYOUT_FIELDS,
-    Choice,
-    ComputedKind,
-    Visibility,
-    is_bounded,
-)
+from nlpkit.attention import head_groups
+from nlpkit.attention.choice import Choice
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import LAYOUT_FIELDS, Visibility
 
 CAPABILITIES = {
     "causal": "a state depends only on its own token and the tokens to its left",
@@ -170,18 +165,18 @@ class ModelConfig(FrozenConfig):
     def kinds(self) -> tuple[Choice, ...]:
         """The kinds of attention, repeated over the layers.
 
-        Settings that are null there are those of the family: see `Choice.suited`.
+        Settings that are null there are those of the family: see `Choice.with_defaults`.
         """
-        return tuple(map(self._suited, self.attention)) or self.default_attention
+        return tuple(map(self._with_defaults, self.attention)) or self.default_attention
 
-    def _suited(self, choice: Choice) -> Choice:
+    def _with_defaults(self, choice: Choice) -> Choice:
         own = self.default_attention
-        return choice.suited(own[0].visibility, getattr(self, "max_positions", None))
+        return choice.with_defaults(own[0].visibility, getattr(self, "max_positions", None))
 
     @property
     def attention_length(self) -> int | None:
         """The most tokens of a sequence that the kinds of attention allow; None: no limit."""
-        bounded = [choice.config for choice in self.kinds if is_bounded(choice)]
+        bounded = [choice.config for choice in self.kinds if choice.is_bounded]
         return min((config.max_length for config in bounded), default=None)
 
     def refuses_attention(self, choice: Choice) -> str | None:
@@ -193,16 +188,16 @@ class ModelConfig(FrozenConfig):
         if missing:
             return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
         dropout = getattr(self, "attention_dropout", 0.0)
-        if dropout and isinstance(kind, ComputedKind) and not getattr(kind, "DROPOUT", False):
+        if dropout and choice.is_custom and not kind.DROPOUT:
             return (
                 f"it has no probabilities for dropout, and model.attention_dropout is {dropout}; "
                 "set that to 0.0"
             )
-        if is_bounded(choice) and self._suited(choice).config.max_length is None:
+        if choice.is_bounded and self._with_defaults(choice).config.max_length is None:
             return "the family has no longest sequence; set attention.max_length"
-        if not choice.shares:
+        if not choice.head_groups:
             return None
-        return shares.refuses(choice, self.num_heads)
+        return head_groups.refuses(choice, self.num_heads)
 
     def _sees(self, visibility: str) -> bool:
         seen = {choice.visibility for choice in self.kinds}

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.keep_mask import KeepMask, draw_seed
+from nlpkit.attention.kernels.keep_mask import KeepMask, draw_seed
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice, ComputedKind
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.contracts.request import Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_config import EncoderConfig
@@ -155,9 +155,9 @@ class Layers(nn.Module):
         """
         weight, dropout_rate = self.order[0].query.weight, self.config.attention_dropout
         kinds = self.attention_tensors
-        attends = kinds.prepare(
-            layout, weight, fields=fields, dropout=dropout_rate, backend=backend, cache=cache
-        )
+        heads = kinds.heads_like(weight, dropout_rate, backend)
+        layout = layout.with_fields(fields)
+        attends = kinds.prepare(heads, layout, cache=cache)
         self.attention_choice = attention.reasons(attends)
         tensors = kinds.of
         for depth, (layer, attend) in enumerate(zip(self.order[:-1], attends, strict=False)):
@@ -168,19 +168,11 @@ class Layers(nn.Module):
         queries = _queries(layout, rows)
         choice = self.config.kinds[depth % len(self.config.kinds)]
         # A backend that is named may be made for queries and keys of the same tokens.
-        if queries is None or isinstance(choice.module, ComputedKind) or backend != "auto":
+        if queries is None or choice.is_custom or backend != "auto":
             return last(x, attends[-1], tensors(depth))[rows]
         own = {"position": layout.positions, "length": layout.token_lengths, **fields}
-        attend = kinds.prepare_one(
-            choice,
-            queries,
-            weight,
-            fields={name: values[rows] for name, values in own.items()},
-            dropout=dropout_rate,
-            backend=backend,
-            keys=layout,
-            key_fields=fields,
-        )
+        queries = queries.with_fields({name: values[rows] for name, values in own.items()})
+        attend = attention.prepare(choice, heads, queries, tensors=kinds.of(choice), keys=layout)
         return last(x, attend, tensors(depth), rows)
 
 

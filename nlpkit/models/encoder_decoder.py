@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.encoder import layout_within
@@ -190,21 +190,17 @@ class EncoderDecoder(OutputHead):
         role: str = attention.SELF,
         keys: Layout | None = None,
     ) -> attention.Attend:
-        return attention.prepare(
-            choice,
-            layout,
-            heads=self.config.num_heads,
-            head_dim=self.head_dim,
-            dtype=compute_dtype(self.token_embedding),
-            device=layout.device,
-            training=self.training,
-            tensors=tensors,
+        heads = Heads(
+            self.config.num_heads,
+            self.head_dim,
+            compute_dtype(self.token_embedding),
+            self.training,
             dropout=self.config.attention_dropout,
-            backend=self.backend,
             scale=self.scale,
-            cache=cache,
-            role=role,
-            keys=keys,
+            backend=self.backend,
+        )
+        return attention.prepare(
+            choice, heads, layout, tensors=tensors, keys=keys, cache=cache, role=role
         )
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

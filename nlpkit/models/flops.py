@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.models import families
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.config import ModelConfig

@@ -117,13 +117,9 @@ class Decoder(TiedHead):
         """
         config = self.config
         layout = layout_within(lengths, config.max_positions, input_ids.device, cache)
-        attends = self.attention_tensors.prepare(
-            layout,
-            self.token_embedding,
-            dropout=config.attention_dropout,
-            backend=self.backend,
-            cache=cache,
-        )
+        kinds = self.attention_tensors
+        heads = kinds.heads_like(self.token_embedding, config.attention_dropout, self.backend)
+        attends = kinds.prepare(heads, layout, cache=cache)
         self.attention_choice = attention.reasons(attends)
         words = F.embedding(input_ids, self.token_embedding)
         x = words + F.embedding(layout.positions, self.position_embedding)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from nlpkit import attention
-from nlpkit.attention.layout import Layout
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
 from nlpkit.contracts.reader import Counts
+from nlpkit.contracts.request import Layout
 from nlpkit.data.items import Items
 from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks, Corpus
@@ -256,12 +256,12 @@ def draw_mask(plan: Plan, path: Path) -> None:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     tokenizer = _tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
-    layout = Layout.of(batch.lengths, "cpu")
-    kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.shares or (c,)]
+    layout = Layout.of(batch.lengths, "cpu").with_fields(batch.fields)
+    kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.head_groups or (c,)]
     masks = {}
-    for kind in [kind for kind in kinds if hasattr(kind.module, "mask")] or kinds[:1]:
+    for kind in [kind for kind in kinds if kind.module.mask is not None] or kinds[:1]:
         settings = [f"{name} {value}" for name, value in kind.config if value is not None]
-        mask = attention.dense_mask(kind, layout, batch.fields)
+        mask = attention.dense_mask(kind, layout)
         masks[", ".join([kind.kind, *settings])] = mask.numpy()
     words = [_shown(tokenizer, token) for token in batch.fields["input_ids"]]
     mask_figure(masks, layout.spans, words, path)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.fit import missing_needs, name_kinds, trains, with_attention
 

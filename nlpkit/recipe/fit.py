@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice, ComputedKind
+from nlpkit.attention.choice import Choice
 from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
@@ -79,11 +79,11 @@ def check_attention(
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}{others}"
     if section.backend != "auto" and not config.kinds:
         yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
-    own = [c.kind for c in section.choices or config.kinds if isinstance(c.module, ComputedKind)]
+    own = [c.kind for c in section.choices or config.kinds if c.is_custom]
     if own and section.backend != "auto":
         yield (
             ("attention", "backend"),
-            f"kind {own[0]} computes itself and takes no backend; set it to auto",
+            f"kind {own[0]} has its own computation and takes no backend; set it to auto",
         )
 
 

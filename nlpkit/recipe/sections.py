@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.config import FrozenConfig, Layers
 from nlpkit.models.sizes import parameters
 from nlpkit.part import Part, name_in

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from nlpkit import registry
-from nlpkit.attention.check import check_backend as check_choice
+from nlpkit import attention, registry
+from nlpkit.contracts.request import Heads
 from nlpkit.contracts.task import Task
 from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
@@ -30,19 +30,18 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
     recipe, config = resolved.recipe, part.config
     if not config.kinds:
         return
-    heads = getattr(config, "num_heads", 1)
-    width = getattr(config, "width_per_head", None) or getattr(config, "hidden_size", 64) // heads
+    count = getattr(config, "num_heads", 1)
+    heads = Heads(
+        count,
+        getattr(config, "width_per_head", None) or getattr(config, "hidden_size", 64) // count,
+        torch.float32 if recipe.train.precision == "fp32" else torch.bfloat16,
+        training=True,
+        dropout=getattr(config, "attention_dropout", 0.0),
+        backend=recipe.attention.backend,
+    )
     try:
         for choice in dict.fromkeys(config.kinds):
-            check_choice(
-                choice,
-                recipe.attention.backend,
-                heads=heads,
-                head_dim=width,
-                dtype=torch.float32 if recipe.train.precision == "fp32" else torch.bfloat16,
-                device=device,
-                dropout=getattr(config, "attention_dropout", 0.0),
-            )
+            attention.check_backend(choice, heads, device)
     except Unsupported as error:
         setting = "attention.backend"
         origin = resolved.origin[setting]

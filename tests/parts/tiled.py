@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
 
 _TILE = 16
 

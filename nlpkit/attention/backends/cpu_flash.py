@@ -1,7 +1,7 @@
 """FlashAttention for CPUs: it saves no probabilities and computes few hidden pairs.
 
 As in FlashAttention (Dao et al. 2022, arXiv:2205.14135, alg. 4), forward saves q, k, v, out and the
-logsumexp of each row, and backward recomputes the probabilities. The tiles differ: see `_tiles.py`.
+logsumexp of each row, and backward recomputes the probabilities. The tiles differ: `kernels/tiles`.
 With dropout, backward draws the masks again. Bias and mask are gathered once per step for all
 tiles. Backward sums the bias gradients of all layers in buffers of the same shape, and scatters the
 sums once into the gradient of the table.
@@ -20,10 +20,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.backends._tiles import Tile, Tiling
-from nlpkit.attention.contract import Request
-from nlpkit.attention.keep_mask import KeepMask, draw_seed
+from nlpkit.attention.kernels.keep_mask import KeepMask, draw_seed
+from nlpkit.attention.kernels.tiles import Tile, Tiling
+from nlpkit.contracts.request import Request
 
+RANK = 1
+DEVICE = "cpu"
 # All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp or softmax.
 _LOG2E = math.log2(math.e)
 _HALF = (torch.bfloat16, torch.float16)
@@ -39,6 +41,22 @@ def refuses(request: Request) -> str | None:
     if request.is_cross:
         return "keys of other sequences"
     return None
+
+
+def suits(request: Request) -> bool:
+    """Return whether no other backend is faster: neither `sparse` nor torch's own kernel.
+
+    A rule, measured once (docs/attention.md), so that a run repeats.
+    """
+    if request.kind.ranges is not None:
+        return False
+    if request.kernel is None or request.dropout:
+        return True  # torch's kernel has neither masks nor dropout
+    longest = request.layout.max_length
+    if request.dtype.itemsize == 2:
+        return longest <= 1024
+    is_even = set(request.layout.lengths) == {longest}
+    return request.kernel == "causal" and is_even and 384 <= longest <= 1024
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -63,7 +81,7 @@ class _Shared:
         columns = None if table is None else table.detach().T.to(self.exact) * _LOG2E  # (H, rows)
         self.tiles = [(tile, self._bias(tile, columns)) for tile in self.tiling.tiles]
         self._bias_grads: dict[Tile, Tensor] = {}
-        self._graph_task = -1
+        self._added: set[object] = set()  # layers whose gradients are in these sums
         self._buffers: dict[str, Tensor] = {}
 
     def _bias(self, tile: Tile, columns: Tensor | None) -> Tensor | None:
@@ -107,11 +125,11 @@ class _Shared:
             buffer = self._buffers[name] = torch.empty(size, dtype=self.exact)
         return buffer[:size].view(shape)
 
-    def start_backward(self) -> None:
-        """Discard gradients of an earlier backward pass that did not reach the table."""
-        task = torch._C._current_graph_task_id()
-        if task != self._graph_task:
-            self._graph_task, self._bias_grads = task, {}
+    def start_backward(self, layer: object) -> None:
+        """Begin anew where a layer comes again: the pass before did not reach the table."""
+        if layer in self._added:
+            self._added, self._bias_grads = set(), {}
+        self._added.add(layer)
 
     def add_bias_grad(self, tile: Tile, grad: Tensor) -> None:
         """Add the gradient of a tile's bias, (H * G, R, E), to the sum over the layers."""
@@ -121,13 +139,18 @@ class _Shared:
         else:
             self._bias_grads[tile] = flat.clone()
 
-    def table_grad(self, table: Tensor) -> Tensor:
-        """Return the gradient of the table, (rows, H), and empty the buffers."""
+    def table_grad(self, table: Tensor, layers: int) -> Tensor:
+        """Return the gradient of the table, (rows, H), from so many layers; empty the buffers."""
+        if layers != len(self._added):
+            raise RuntimeError(
+                "the gradient of a learned bias after a backward pass through other layers that "
+                "did not reach the bias; take both in one pass"
+            )
         grad = torch.zeros(table.shape[1], table.shape[0], dtype=self.exact)
         for tile, part in self._bias_grads.items():
             assert tile.bias_rows is not None
             grad.scatter_add_(1, tile.bias_rows.expand(len(grad), -1), part)
-        self._bias_grads = {}
+        self._added, self._bias_grads = set(), {}
         return grad.T.to(table.dtype)
 
 
@@ -135,7 +158,8 @@ class _Collect(torch.autograd.Function):
     """Returns a scalar that connects the layers to the table in autograd's graph.
 
     Autograd calls backward after every layer has added its gradient to the buffers. The gradients
-    do not pass through autograd, because autograd would allocate a buffer for each layer.
+    do not pass through autograd, because autograd would allocate a buffer for each layer. What
+    passes is a 1 from each layer, so that their number is known.
     """
 
     @staticmethod
@@ -146,7 +170,7 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.shared.table_grad(ctx.table), None
+        return ctx.shared.table_grad(ctx.table, int(grads[0])), None
 
 
 class _Attention(torch.autograd.Function):
@@ -159,6 +183,7 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         tiling = shared.tiling
         Q, K, V = tiling.pack(q), tiling.pack(k), tiling.pack(v)  # (M * H, D)
+        ctx.layer = object()  # one that is no other layer's
         ctx.seed = draw_seed() if shared.dropout else 0
         mask = shared.keep_mask(ctx.seed)
         out = torch.empty_like(Q)
@@ -197,7 +222,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     dQ = torch.empty_like(Q)
     dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
     mask = shared.keep_mask(ctx.seed)
-    shared.start_backward()
+    if ctx.needs_input_grad[3]:
+        shared.start_backward(ctx.layer)
     for tile, bias in shared.tiles:
         tile_Q, tile_dO, tile_K = tile.of_rows(Q), tile.of_rows(dO), tile.of_keys(K)
         P = shared.scores(bias, tile_Q, tile_K).sub_(tile.of_rows(lse)).exp2_()
@@ -214,6 +240,6 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
         tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
         torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.of_rows(dQ))
-    collected_grad = grad.new_zeros(()) if ctx.needs_input_grad[3] else None
+    collected_grad = grad.new_ones(()) if ctx.needs_input_grad[3] else None
     unpacked = [tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
     return *unpacked, collected_grad, None

@@ -8,14 +8,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from nlpkit.attention.backends import _unbiased
-from nlpkit.attention.contract import Request
+from nlpkit.attention.kernels import fused
+from nlpkit.contracts.request import Request
 from nlpkit.errors import not_installed
+
+RANK = 1
+DEVICE = "cuda"
+GROUPED = True
 
 
 def refuses(request: Request) -> str | None:
     """Return why flash-attn does not support this request, or None."""
-    if reason := _unbiased.refuses(request):
+    if reason := fused.refuses(request):
         return reason
     if importlib.util.find_spec("flash_attn") is None:
         return not_installed("flash-attn")

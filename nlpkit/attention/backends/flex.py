@@ -7,6 +7,7 @@ compiled on CUDA. On CPU it runs uncompiled, slowly, and only forward; this serv
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -16,9 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
 from nlpkit.errors import not_installed
 
+RANK = 3
+DEVICE = "cuda"
+GROUPED = True
 _MAX_GRAPHS = 64  # of a function; torch's own limit is 8
 
 
@@ -45,8 +49,9 @@ def _has_triton() -> bool:
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     # Each kind has graphs of its own, for training, for evaluation, for packs of one block and of
     # more. Beyond the limit torch computes all pairs uncompiled, with one warning.
-    limits = torch._dynamo.config
-    limits.recompile_limit = max(limits.recompile_limit, _MAX_GRAPHS)
+    if "recompile_limit" in inspect.signature(torch.compile).parameters:  # from torch 2.13 on
+        options: dict[str, Any] = {"recompile_limit": _MAX_GRAPHS}
+        return torch.compile(function, **options)
     return torch.compile(function)
 
 
@@ -92,6 +97,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
             score_mod=None if table is None else biased,
             block_mask=blocks,
             scale=request.scale,
+            enable_gqa=request.heads != request.key_heads,
         )
         return out[0].transpose(0, 1)
 

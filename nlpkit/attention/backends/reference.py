@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
+
+RANK = 5
 
 
 def refuses(request: Request) -> str | None:

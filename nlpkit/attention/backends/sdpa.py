@@ -5,7 +5,7 @@ documents of many lengths are computed in float32, which is faster there, and ex
 
 The bias of a document is computed once per step and shared by the layers. Autograd sums its
 gradient over the layers, so that the gradient of the table is computed once.
-S sequences of L queries and K keys, H heads, D width of a head.
+S sequences of L queries and K keys, H heads of queries, G of keys, D width of a head.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
 
+RANK = 4
+GROUPED = True
 _FEW_SHAPES = 2  # pairs of lengths whose kernels cost less than products in float32
 
 
@@ -39,22 +41,23 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     sizes = [length * count for length, _, count in runs]
     key_sizes = [length * count for _, length, count in runs]
     masks = _masks(request, runs)
-    tail = request.heads, request.head_dim
+    heads, key_heads, width = request.heads, request.key_heads, request.head_dim
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         split = q.split(sizes), k.split(key_sizes), v.split(key_sizes)
         outs = []
         for (length, keys, count), mask, q, k, v in zip(runs, masks, *split, strict=True):
             out = F.scaled_dot_product_attention(
-                q.reshape(count, length, *tail).transpose(1, 2),  # (S, H, L, D)
-                k.reshape(count, keys, *tail).transpose(1, 2),
-                v.reshape(count, keys, *tail).transpose(1, 2),
+                q.reshape(count, length, heads, width).transpose(1, 2),  # (S, H, L, D)
+                k.reshape(count, keys, key_heads, width).transpose(1, 2),
+                v.reshape(count, keys, key_heads, width).transpose(1, 2),
                 attn_mask=mask,
                 dropout_p=request.dropout,
                 is_causal=request.kernel == "causal",
                 scale=request.scale,
+                enable_gqa=heads != key_heads,
             )
-            outs.append(out.transpose(1, 2).reshape(length * count, *tail))
+            outs.append(out.transpose(1, 2).reshape(length * count, heads, width))
         return torch.cat(outs)
 
     return attend

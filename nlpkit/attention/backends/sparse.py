@@ -1,11 +1,11 @@
 """Attention of kinds that are made of few ranges of positions: hidden pairs are not computed.
 
-Each piece of the kind is FlashAttention over its own tiles (Dao et al. 2022, arXiv:2205.14135, alg.
-1 and 4, read slowly in docs/flash_attention.md; `_cuts.py` makes the tiles). A row goes on in the
-next piece with the output and logsumexp that it had. Backward needs only the logsumexp of all.
+Each range of the kind is FlashAttention over its own tiles (Dao et al. 2022, arXiv:2205.14135, alg.
+1 and 4, read slowly in docs/flash_attention.md; `kernels/cuts` makes the tiles). A row goes on in
+the next range with the output and logsumexp that it had. Backward needs only the logsumexp of all.
 Half precision is computed in float32: on CPUs products of ever new shapes are slow otherwise.
 
-N queries, H heads, D width of a head; a piece has M tokens in its order, a block R rows, a tile E
+N queries, H heads, D width of a head; a range has M tokens in its order, a block R rows, a tile E
 keys.
 """
 
@@ -19,21 +19,27 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.backends._cuts import Cut, Order, Tile, cuts
-from nlpkit.attention.contract import Request
-from nlpkit.attention.pieces import PiecewiseKind
+from nlpkit.attention.kernels.cuts import Cut, Order, Tile, cuts
+from nlpkit.contracts.request import Request
 
+RANK = 2
+DEVICE = "cpu"
 # All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp.
 _LOG2E = math.log2(math.e)
 
 
 def refuses(request: Request) -> str | None:
     """Return why the backend does not support this request, or None."""
-    if not isinstance(request.kind, PiecewiseKind):
-        return "its mask is not cut into pieces"
+    if request.kind.ranges is None:
+        return "its mask is not made of ranges"
     if request.table is not None:
         return "learned bias"
     return None if request.device.type == "cpu" else "made for CPUs"
+
+
+def suits(request: Request) -> bool:
+    """Return whether the mask is made of ranges, outside of which nothing is computed."""
+    return request.kind.ranges is not None
 
 
 def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -49,7 +55,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 class _Step:
-    """What the layers of a step share: the pieces, and buffers for the scores of a tile."""
+    """What the layers of a step share: the ranges, and buffers for the scores of a tile."""
 
     def __init__(self, request: Request):
         self.dropout, self.scale = request.dropout, request.scale
@@ -129,7 +135,7 @@ def _forward(
     goes_on: bool,
     dropout: _Dropout,
 ) -> None:
-    """Write output and logsumexp of a block; if it goes on, they are those of earlier pieces."""
+    """Write output and logsumexp of a block; if it goes on, they are those of earlier ranges."""
     Q, O, L = of_rows  # noqa: E741
     K, V = of_keys
     lowest = torch.finfo(step.exact).min

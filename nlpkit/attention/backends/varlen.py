@@ -7,20 +7,25 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from nlpkit.attention.backends import _unbiased
-from nlpkit.attention.contract import Request
+from nlpkit.attention.kernels import fused
+from nlpkit.contracts.request import Request
+
+RANK = 2
+DEVICE = "cuda"
+GROUPED = True
+_NEEDED = {"scale", "window_size", "enable_gqa"}
 
 
 def refuses(request: Request) -> str | None:
     """Return why torch's kernel does not support this request, or None."""
-    if reason := _unbiased.refuses(request):
+    if reason := fused.refuses(request):
         return reason
     if request.dropout:
         return "dropout on the probabilities"
     from torch.nn.attention.varlen import varlen_attn
 
-    if not {"scale", "window_size"} <= inspect.signature(varlen_attn).parameters.keys():
-        return "this torch's varlen_attn takes neither a scale nor a window; a newer torch does"
+    if missing := _NEEDED - inspect.signature(varlen_attn).parameters.keys():
+        return f"this torch's varlen_attn has no {min(missing)}; a newer torch has"
     return None
 
 
@@ -33,8 +38,13 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     window = request.window
     assert window is not None  # else refused
 
+    is_grouped = request.heads != request.key_heads
+
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out = varlen_attn(q, k, v, *bounds, *longest, scale=request.scale, window_size=window)
+        out = varlen_attn(
+            q, k, v, *bounds, *longest,
+            scale=request.scale, window_size=window, enable_gqa=is_grouped,
+        )  # fmt: skip
         assert isinstance(out, Tensor)  # a pair only if the logsumexp is requested
         return out
 

@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nlpkit.attention import growing
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.forms import growing
+from nlpkit.contracts.request import Layout
 
 # Tokens of a chunk where w is 0 beyond a window, at least; and where it is not.
 _CHUNK, _LARGE_CHUNK = 64, 256

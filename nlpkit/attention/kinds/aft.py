@@ -9,31 +9,30 @@ are less than `window` apart, with 0 for all others, which are still seen;
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds import _either
+from nlpkit.attention.forms import sides
 from nlpkit.config import Size
+from nlpkit.contracts.kind import ParamSpec, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nlpkit.attention.forms.aft import Biases
-    from nlpkit.attention.layout import Layout
+    from nlpkit.contracts.request import Layout, Request
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 CROSS = False
 COST = "full: N^2; local: N * window; simple: N"
-visibility = _either.visibility
-mask = _either.mask
+visibility = sides.visibility
+mask = sides.mask
 
 
-class Config(_either.EitherConfig):
+class Config(sides.SidesConfig):
     """The form, and the size of w."""
 
     form: Literal["full", "local", "simple"] = Field(
@@ -44,7 +43,7 @@ class Config(_either.EitherConfig):
     max_length: int | None = Field(
         None,
         ge=1,
-        description="positions that w has, the longest sequence there can be; null: the model's",
+        description="size of w, i.e. the longest sequence; null: max_positions of the model",
     )
 
     def without_effect(self) -> dict[str, str]:
@@ -53,33 +52,35 @@ class Config(_either.EitherConfig):
         return dict.fromkeys(names[self.form], f"with form {self.form}")
 
     @property
-    def bounded(self) -> bool:
-        """Whether sequences have at most `max_length` tokens."""
-        return self.form != "simple"
-
-    @property
     def near(self) -> int | None:
         """The distance from which w is 0; None: it is 0 nowhere."""
         return self.window if self.form == "local" else None
 
 
-def tensors(config, heads, head_dim):
+def is_bounded(config: Config) -> bool:
+    """Return whether sequences have at most `max_length` tokens."""
+    return config.form != "simple"
+
+
+def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the matrices of w: rows of queries and rows of keys, each of variance 0.01."""
     if config.form == "simple":
         return {}
-    shape = (config.max_length, config.rank)
-    return {"query_bias": Learned(shape, std=0.1), "key_bias": Learned(shape, std=0.1)}
+    shape = (config.max_length or 0, config.rank)
+    return {"query_bias": ParamSpec(shape, std=0.1), "key_bias": ParamSpec(shape, std=0.1)}
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the pairs whose weights are computed one by one, and one for each token's sum."""
     if config.form == "full":
-        return _either.pairs(config, lengths)
+        return sides.pairs(config, lengths)
     near = 0 if config.form == "simple" else min(config.window, max(lengths))
     return float(sum(lengths) * (near + 1))
 
 
-def reference(config, q, k, v, tensors):
+def reference(
+    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
+) -> Tensor:
     """Return (n, H, D) for one sequence, by the weights (n, n, H, D) of all channels."""
     import torch
 
@@ -90,13 +91,20 @@ def reference(config, q, k, v, tensors):
     if config.near is not None:
         w = w * ((place[:, None] - place).abs() < config.near)
     exponents = k[None] + w[:, :, None, None]
-    if _either.is_causal(config):
+    if sides.is_causal(config):
         later = place > place[:, None]
         exponents = exponents.masked_fill(later[:, :, None, None], -torch.inf)
     return q.sigmoid() * (exponents.softmax(1) * v).sum(1)
 
 
-def attend(request, q, k, v, tensors, state):
+def attend(
+    request: Request,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Mapping[str, Tensor],
+    state: dict[str, Tensor] | None,
+) -> Tensor:
     """Return (N, H, D).
 
     `state` is all keys and values (B, T, C); in the form simple it is the `sums` (B, 2 C).
@@ -104,7 +112,7 @@ def attend(request, q, k, v, tensors, state):
     import torch
 
     from nlpkit.attention.forms import aft
-    from nlpkit.attention.linear_form import wide
+    from nlpkit.attention.forms.linear import wide
 
     dtype, config = wide(q.dtype), request.config
     with torch.autocast(q.device.type, enabled=False):
@@ -116,7 +124,7 @@ def attend(request, q, k, v, tensors, state):
         if state is not None:
             means = _generated(request.layout, keys, values, biases, state)
         else:
-            lengths, causal = request.layout.lengths, _either.is_causal(config)
+            lengths, causal = request.layout.lengths, sides.is_causal(config)
             means = aft.means(keys, values, lengths, causal, biases)
         return (q.to(dtype).sigmoid() * means.view(q.shape)).to(q.dtype)
 
@@ -127,8 +135,7 @@ def _generated(
     """Return the means (N, C) of new tokens, and keep what later ones need."""
     import torch
 
-    from nlpkit.attention import growing
-    from nlpkit.attention.forms import aft
+    from nlpkit.attention.forms import aft, growing
 
     if biases is not None:
         keys = growing.store(state, "keys", k, layout)

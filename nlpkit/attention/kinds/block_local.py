@@ -5,45 +5,45 @@ blocks, and nothing passes between them. What is left over is a last, shorter bl
 is also FA1 of the kind `fixed`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 
-from nlpkit.attention.kinds import _either
-from nlpkit.attention.pieces import Piece
+from nlpkit.attention.forms import sides
+from nlpkit.contracts.kind import Range, Tokens, Visibility
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 COST = "N · block"
-visibility = _either.visibility
+visibility = sides.visibility
 
 
-class Config(_either.EitherConfig):
+class Config(sides.SidesConfig):
     """The size of the blocks; that of Liu et al. is the default."""
 
-    block: int = Field(256, ge=1, description="Tokens in a block.")
+    block: int = Field(256, ge=1, description="tokens in a block")
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where query and key are in the same block."""
     same = q["position"] // config.block == k["position"] // config.block
-    return same & _either.mask(config, q, k)
+    return same & sides.mask(config, q, k)
 
 
-def pieces(config, q, k):
+def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     """Return one piece, the block or what is left of the query in it."""
     start = q["position"] - q["position"] % config.block
-    last = q["position"] if _either.is_causal(config) else start + config.block - 1
-    return [Piece(start, last)]
+    last = q["position"] if sides.is_causal(config) else start + config.block - 1
+    return [Range(start, last)]
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs in the blocks."""
 
     blocks = [
@@ -51,4 +51,4 @@ def pairs(config, lengths):
         for length in lengths
         for size in [config.block] * (length // config.block) + [length % config.block]
     ]
-    return float(_either.pairs(config, blocks))
+    return float(sides.pairs(config, blocks))

@@ -1,12 +1,20 @@
 """Each token sees itself and the tokens to its left (Radford et al. 2018, GPT)."""
 
-from nlpkit.config import FrozenConfig
+from __future__ import annotations
 
-VISIBILITY = "causal"
-KERNEL = "causal"
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.attention.forms import sides
+from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import Kernel, Tokens, Visibility
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "causal"
+KERNEL: Kernel = "causal"
+FIELDS = ("position",)
 COST = "N² / 2"
 
 
@@ -14,16 +22,11 @@ class Config(FrozenConfig):
     """Causal attention has no settings."""
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is not to the right of the query."""
     return k["position"] <= q["position"]
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs on and below the diagonal."""
-    return sum(length * (length + 1) / 2 for length in lengths)
+    return sides.count_left(lengths)

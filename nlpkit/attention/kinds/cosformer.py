@@ -10,43 +10,45 @@ negative. Products and sums are in float32.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nlpkit.attention.kinds import _either
+from nlpkit.attention.forms import sides
+from nlpkit.contracts.kind import Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
+    from nlpkit.attention.forms.chunks import Chunks
+    from nlpkit.contracts.request import Request
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 CROSS = False
 COST = "N"
-visibility = _either.visibility
-mask = _either.mask
+visibility = sides.visibility
+mask = sides.mask
 _LEAST = 1e-6  # of a sum of weights, which may be 0: that of the authors' code
 
 
-class Config(_either.EitherConfig):
+class Config(sides.SidesConfig):
     """M, and which side a token sees."""
 
-    bounded: ClassVar[bool] = True
     max_length: int | None = Field(
         None,
         ge=1,
-        description="M, the longest sequence there can be; null: that of the model",
+        description="M, the longest sequence; null: max_positions of the model",
     )
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
+def is_bounded(config: Config) -> bool:
+    """Return whether sequences have at most `max_length` tokens: always."""
+    return True
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the work of a token as that of 128 pairs, which is right for heads of width 64.
 
     The sums take 2 D times D products, twice; a pair takes D of them, twice.
@@ -54,30 +56,39 @@ def pairs(config, lengths):
     return 128.0 * sum(lengths)
 
 
-def reference(config, q, k, v, tensors):
+def reference(
+    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
+) -> Tensor:
     """Return (n, H, D) for one sequence, by the matrix of all weights."""
     import torch
 
     place = torch.arange(len(q), device=q.device, dtype=q.dtype)
-    cosines = torch.cos(math.pi / 2 * (place[:, None] - place) / config.max_length)
+    cosines = torch.cos(math.pi / 2 * (place[:, None] - place) / (config.max_length or 1))
     weights = torch.einsum("ihd,jhd->hij", q.relu(), k.relu()) * cosines
-    if _either.is_causal(config):
+    if sides.is_causal(config):
         weights = weights.tril()
     norms = weights.sum(-1, keepdim=True).clamp(min=_LEAST)
     return torch.einsum("hij,jhd->ihd", weights / norms, v)
 
 
-def prepared(request):
+def prepare(request: Request) -> Chunks | None:
     """Return the chunks of the pack where they are needed."""
-    from nlpkit.attention import linear_form
+    from nlpkit.attention.forms import linear
 
-    causal = _either.is_causal(request.config)
-    return linear_form.chunks_of(request) if causal else None
+    causal = sides.is_causal(request.config)
+    return linear.chunks_of(request) if causal else None
 
 
-def attend(request, q, k, v, tensors, state):
+def attend(
+    request: Request,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Mapping[str, Tensor],
+    state: dict[str, Tensor] | None,
+) -> Tensor:
     """Return (N, H, D); `state` is S (B, H, 2 D, D) and Z (B, H, 2 D)."""
-    from nlpkit.attention import linear_form
+    from nlpkit.attention.forms import linear
 
     longest = request.config.max_length
 
@@ -88,4 +99,4 @@ def attend(request, q, k, v, tensors, state):
         x = x.relu()
         return torch.cat([x * angles.cos(), x * angles.sin()], dim=-1)
 
-    return linear_form.attended(request, q, k, v, state, features, _LEAST)
+    return linear.attend(request, q, k, v, state, features, _LEAST)

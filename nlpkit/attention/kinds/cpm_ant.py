@@ -6,40 +6,43 @@ the learned bias depends on T5's bidirectional bucket of the distance (Raffel et
 one table; its rows have the order of `transformers`' `CpmAntSegmentPositionEmbedding`.
 """
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 
-from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
+from nlpkit.attention.forms.buckets import Buckets, bucket_table, find_bucket
 from nlpkit.config import Size
+from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
 
-VISIBILITY = "prefix"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("context", "segment", "position", "span")
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "prefix"
+FIELDS = ("context", "segment", "position", "span")
 # Without spans, each sequence of the pack is one span, and the layout separates sequences.
-OPTIONAL: tuple[str, ...] = ("span",)
-SORT_FIRST: str | None = "context"
+OPTIONAL = ("span",)
+SORT_FIRST = "context"
 COST = "2/3 · N²"
 
 
 class Config(Buckets):
     """The rows of the bias table; the defaults are those of CPM-Ant 10B."""
 
-    num_buckets: Size = Field(
-        512, ge=4, description="Distance buckets, half for keys to the right."
-    )
-    max_distance: int = Field(
-        2048, ge=2, description="Distance from which the last bucket is used."
-    )
-    segment_types: Size = Field(32, description="Number of segment ids.")
+    num_buckets: Size = Field(512, ge=4, description="distance buckets, half for keys to the right")
+    max_distance: int = Field(2048, ge=2, description="distance from which the last bucket is used")
+    segment_types: Size = Field(32, description="number of segment ids")
 
 
-def tensors(config, heads, head_dim):
+def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the shape of the bias table, which all layers share."""
     rows = config.num_buckets + config.segment_types**2
-    return {"table": Learned((rows, heads), shared=True)}
+    return {"table": ParamSpec((rows, heads), shared=True)}
 
 
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the query may see the key."""
     visible = k["context"].bool() | (~q["context"].bool() & (k["position"] <= q["position"]))
     if "span" in q:
@@ -47,19 +50,19 @@ def mask(config, q, k):
     return visible
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return 2/3 of all pairs: the visible ones, on average, if half of the tokens are context."""
     return sum(length**2 for length in lengths) * 2 / 3
 
 
-def buffers(config):
+def buffers(config: Config) -> dict[str, Tensor]:
     """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    return {"buckets": table_of_buckets(config.num_buckets, config.max_distance, True)}
+    return {"buckets": bucket_table(config.num_buckets, config.max_distance, True)}
 
 
-def bias_index(config, buffers, q, k):
+def bias_index(config: Config, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
     """Return the row of the bias table for each pair of query and key."""
-    same = row(buffers["buckets"], config.max_distance, q, k)
+    same = find_bucket(buffers["buckets"], config.max_distance, q, k)
     of_query, of_key = q["segment"], k["segment"]
     other = config.num_buckets + of_query * config.segment_types + of_key
     return same.where(of_query == of_key, other)

@@ -9,37 +9,39 @@ the paper's model of text (enwik8), which it found better than `strided` there.
 With FA2 alone the tokens of the first block see nothing, and attention gives zeros.
 """
 
-from typing import Literal
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.pieces import Piece
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import Range, Tokens, Visibility
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 COST = "N · (stride / 2 + summary · N / (2 · stride))"
 
 
 class Config(FrozenConfig):
     """The blocks, how much of the earlier ones is seen, and which pattern a head sees."""
 
-    stride: int = Field(128, ge=1, description="Tokens in a block.")
-    summary: int = Field(32, ge=1, description="Last tokens of a block that later blocks see (c).")
+    stride: int = Field(128, ge=1, description="tokens in a block")
+    summary: int = Field(32, ge=1, description="last tokens of a block that later blocks see (c)")
     pattern: Literal["fa1", "fa2", "both", "split"] = Field(
-        "both", description="The block, the summaries, both in each head, or each in half of them."
+        "both", description="the block, the summaries, both in each head, or each in half of them"
     )
 
-    def without_effect(self):
+    def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
         return {"summary": "with pattern fa1, the block alone"} if self.pattern == "fa1" else {}
 
     @model_validator(mode="after")
-    def _inside_block(self):
+    def _check_summary(self) -> Self:
         if self.summary > self.stride:
             raise ValueError(
                 f"summary: {self.summary} is more than the {self.stride} tokens of a block (stride)"
@@ -47,12 +49,7 @@ class Config(FrozenConfig):
         return self
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is to the left in the block, or in the summary of an earlier one.
 
     With `split`, what the two halves of the heads see together.
@@ -64,33 +61,32 @@ def mask(config, q, k):
     return {"fa1": own, "fa2": summaries}.get(config.pattern, own | summaries)
 
 
-def shares(config):
+def head_groups(config: Config) -> tuple[Config, ...]:
     """Return FA1 and FA2 for the two halves of the heads if they are split."""
     if config.pattern != "split":
         return ()
-    halves = (config.model_copy(update={"pattern": pattern}) for pattern in ("fa1", "fa2"))
-    return tuple(Choice(kind="fixed", config=half) for half in halves)
+    return tuple(config.model_copy(update={"pattern": pattern}) for pattern in ("fa1", "fa2"))
 
 
-def pieces(config, q, k):
+def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     """Return the own block, and the summaries, which are the only keys that have a class."""
     place, stride = q["position"], config.stride
     start = place - place % stride
-    own = Piece(first=start, last=place)
+    own = Range(first=start, last=place)
     is_summary = k["position"] % stride >= stride - config.summary
-    summaries = Piece(place * 0, start - 1, place * 0, is_summary.long() - 1)
+    summaries = Range(place * 0, start - 1, place * 0, is_summary.long() - 1)
     return {"fa1": [own], "fa2": [summaries]}.get(config.pattern, [own, summaries])
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs; with `split`, the mean of the two halves."""
     stride, summary = config.stride, config.summary
 
-    def own(length):
+    def own(length: int) -> float:
         whole, rest = divmod(length, stride)
         return whole * stride * (stride + 1) / 2 + rest * (rest + 1) / 2
 
-    def summaries(length):  # the block number n sees those of n blocks
+    def summaries(length: int) -> float:  # the block number n sees those of n blocks
         whole, rest = divmod(length, stride)
         return summary * (stride * whole * (whole - 1) / 2 + rest * whole)
 

@@ -1,12 +1,19 @@
 """Each token sees all tokens of its sequence (Vaswani et al. 2017, arXiv:1706.03762)."""
 
-from nlpkit.config import FrozenConfig
+from __future__ import annotations
 
-VISIBILITY = "bidirectional"
-KERNEL = "full"
-FIELDS: tuple[str, ...] = ()
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.attention.forms import sides
+from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import Kernel, Tokens, Visibility
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "bidirectional"
+KERNEL: Kernel = "full"
 COST = "N²"
 
 
@@ -14,16 +21,11 @@ class Config(FrozenConfig):
     """Full attention has no settings."""
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True for every pair of query and key."""
-    return (q.index == q.index) & (k.index == k.index)
+    return sides.see_all(q, k)
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of all pairs."""
-    return float(sum(length**2 for length in lengths))
+    return sides.count_all(lengths)

@@ -6,53 +6,53 @@ Here it is shorter, and where the padding would be a whole part, M is the number
 tokens. So every token sees at least one other, or itself in a sequence of one token.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from pydantic import Field
 
-from nlpkit.attention.pieces import Piece
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import Range, Tokens, Visibility
 
-VISIBILITY = "bidirectional"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position", "length")
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "bidirectional"
+FIELDS = ("position", "length")
 COST = "N² / groups"
 
 
 class Config(FrozenConfig):
     """The number of parts."""
 
-    groups: int = Field(4, ge=2, description="Parts of a sequence (M).")
+    groups: int = Field(4, ge=2, description="parts of a sequence (M)")
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def _seen(config, q):
+def _find_part(config: Config, q: Tokens) -> tuple[Tensor, Tensor]:
     """Return the size of the parts of each query's sequence, and the part that the query sees."""
     size = -(-q["length"] // config.groups)
     parts = -(-q["length"] // size)
     return size, (q["position"] // size + 1) % parts
 
 
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is in the part after the query's."""
-    size, seen = _seen(config, q)
+    size, seen = _find_part(config, q)
     return k["position"] // size == seen
 
 
-def pieces(config, q, k):
+def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     """Return one piece, the part that is seen."""
-    size, seen = _seen(config, q)
-    return [Piece(seen * size, (seen + 1) * size - 1)]
+    size, seen = _find_part(config, q)
+    return [Range(seen * size, (seen + 1) * size - 1)]
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs: each part's size times that of the next one."""
 
-    def count(length):
+    def count(length: int) -> int:
         size = -(-length // config.groups)
         sizes = [min(size, length - start) for start in range(0, length, size)]
         return sum(mine * other for mine, other in zip(sizes, sizes[1:] + sizes[:1], strict=True))

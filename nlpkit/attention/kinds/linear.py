@@ -6,29 +6,34 @@ Time and memory grow with the tokens alone; a model that writes keeps the sums S
 whose size does not grow. Products and sums are in float32.
 """
 
-from nlpkit.attention.kinds import _either
+from __future__ import annotations
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.attention.forms import sides
+from nlpkit.contracts.kind import Visibility
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nlpkit.attention.forms.chunks import Chunks
+    from nlpkit.contracts.request import Request
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 CROSS = False
 COST = "N"
-visibility = _either.visibility
-mask = _either.mask
+visibility = sides.visibility
+mask = sides.mask
 _LEAST = 1e-30  # of a sum of weights: features far below 0 are 0 in float32
 
 
-class Config(_either.EitherConfig):
+class Config(sides.SidesConfig):
     """Linear attention has no settings of its own."""
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the work of a token as that of 64 pairs, which is right for heads of width 64.
 
     The sums take D times D products, twice; a pair takes D of them, twice.
@@ -36,27 +41,36 @@ def pairs(config, lengths):
     return 64.0 * sum(lengths)
 
 
-def reference(config, q, k, v, tensors):
+def reference(
+    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
+) -> Tensor:
     """Return (n, H, D) for one sequence, by the matrix of all weights."""
     import torch
     import torch.nn.functional as F
 
     weights = torch.einsum("ihd,jhd->hij", F.elu(q) + 1, F.elu(k) + 1)
-    if _either.is_causal(config):
+    if sides.is_causal(config):
         weights = weights.tril()
     return torch.einsum("hij,jhd->ihd", weights / weights.sum(-1, keepdim=True), v)
 
 
-def prepared(request):
+def prepare(request: Request) -> Chunks | None:
     """Return the chunks of the pack where they are needed."""
-    from nlpkit.attention import linear_form
+    from nlpkit.attention.forms import linear
 
-    causal = _either.is_causal(request.config)
-    return linear_form.chunks_of(request) if causal else None
+    causal = sides.is_causal(request.config)
+    return linear.chunks_of(request) if causal else None
 
 
-def attend(request, q, k, v, tensors, state):
+def attend(
+    request: Request,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Mapping[str, Tensor],
+    state: dict[str, Tensor] | None,
+) -> Tensor:
     """Return (N, H, D); `state` is S (B, H, D, D) and Z (B, H, D)."""
-    from nlpkit.attention import linear_form
+    from nlpkit.attention.forms import linear
 
-    return linear_form.attended(request, q, k, v, state, linear_form.elu_plus_one, _LEAST)
+    return linear.attend(request, q, k, v, state, linear.elu_plus_one, _LEAST)

@@ -1,45 +1,50 @@
-"""Each token sees itself and the `window` - 1 tokens to its left (Child et al. 2019).
+"""Each token sees itself and the `window` - 1 tokens to its left, or as many to both sides.
 
-The local half of the Sparse Transformer (arXiv:1904.10509, sec. 4.2). GPT-3 alternates it with
-`causal` over the layers and calls it locally banded (Brown et al. 2020, arXiv:2005.14165, sec.
-2.1), without saying how wide; GPT-Neo, which rebuilt GPT-3, has 256 tokens.
+To the left it is the local half of the Sparse Transformer (Child et al. 2019, arXiv:1904.10509,
+sec. 4.2). GPT-3 alternates it with `causal` and calls it locally banded (Brown et al.
+2020, arXiv:2005.14165, sec. 2.1), without saying how wide; GPT-Neo, which rebuilt GPT-3, has 256
+tokens.
 """
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nlpkit.config import FrozenConfig
+from nlpkit.attention.forms import sides
+from nlpkit.contracts.kind import Tokens, Visibility
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 COST = "N · window"
+visibility = sides.visibility
 
 
-class Config(FrozenConfig):
+class Config(sides.SidesConfig):
     """How far a token sees."""
 
-    window: int = Field(256, ge=1, description="Tokens that a token sees, itself included.")
+    causal: bool | None = Field(True, description="whether a token sees nothing to its right")
+    window: int = Field(256, ge=1, description="tokens seen to a side, the token itself included")
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
+    """Return True where the key is near the query, and on a side that it sees."""
+    near = (q["position"] - k["position"]).abs() < config.window
+    return near & sides.mask(config, q, k)
 
 
-def mask(config, q, k):
-    """Return True where the key is not to the right, and not too far to the left."""
-    distance = q["position"] - k["position"]
-    return (distance >= 0) & (distance < config.window)
-
-
-def keys_in_sight(config):
+def keys_in_sight(config: Config) -> tuple[int, int]:
     """Return how many keys to the left and to the right of itself a query sees."""
-    return config.window - 1, 0
+    return config.window - 1, 0 if sides.is_causal(config) else config.window - 1
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs inside the window."""
     inside = [(length, min(length, config.window)) for length in lengths]
-    return float(sum(w * (w + 1) / 2 + (length - w) * w for length, w in inside))
+    left = sum(w * (w + 1) / 2 + (length - w) * w for length, w in inside)
+    return left if sides.is_causal(config) else 2 * left - sum(lengths)

@@ -12,63 +12,68 @@ sees a start, a learned key and value: the answer of the first two tokens is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds import _either
+from nlpkit.attention.forms import sides
+from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
+    from nlpkit.attention.forms.compressed import Windows
+    from nlpkit.contracts.request import Request
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 CROSS = False
 DROPOUT = True  # its probabilities can have dropout
 COST = "N^2 / stride"
-visibility = _either.visibility
+visibility = sides.visibility
 
 
-class Config(_either.EitherConfig):
+class Config(sides.SidesConfig):
     """The size of the windows, and which side a token sees."""
 
     stride: int = Field(3, ge=2, description="tokens that become one key and one value")
 
 
-def tensors(config, heads, head_dim):
+def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the kernels, which keep the variance, and the start of the causal form."""
-    kernel = Learned((heads, config.stride, head_dim, head_dim), (config.stride * head_dim) ** -0.5)
-    start = Learned((heads, head_dim))
-    starts = {"start_key": start, "start_value": start} if _either.is_causal(config) else {}
+    kernel = ParamSpec(
+        (heads, config.stride, head_dim, head_dim), (config.stride * head_dim) ** -0.5
+    )
+    start = ParamSpec((heads, head_dim))
+    starts = {"start_key": start, "start_value": start} if sides.is_causal(config) else {}
     return {"key_kernel": kernel, "value_kernel": kernel, **starts}
 
 
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is in a window that the query sees; the start is no token."""
-    if not _either.is_causal(config):
-        return _either.mask(config, q, k)
+    if not sides.is_causal(config):
+        return sides.mask(config, q, k)
     last = k["position"] - k["position"] % config.stride + config.stride - 1
     return last <= q["position"]
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs of a query and a window, or the start, that it sees."""
-    if not _either.is_causal(config):
+    if not sides.is_causal(config):
         return float(sum(length * -(-length // config.stride) for length in lengths))
     # A window is seen by its last token and all behind it.
     windows = [(length, length // config.stride) for length in lengths]
     return float(sum(n + w * (n + 1) - config.stride * w * (w + 1) // 2 for n, w in windows))
 
 
-def reference(config, q, k, v, tensors):
+def reference(
+    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
+) -> Tensor:
     """Return (n, H, D) for one sequence, by the matrix of all scores."""
     import torch
 
-    length, causal = len(q), _either.is_causal(config)
+    length, causal = len(q), sides.is_causal(config)
     whole = length - length % config.stride
     kept = whole if causal else length
     keys, values = (
@@ -97,26 +102,33 @@ def _windows(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
     return torch.einsum("wshd,hsde->whe", cut, kernel)
 
 
-def prepared(request):
+def prepare(request: Request) -> Windows | None:
     """Return the windows of the pack; None for new tokens of cached sequences."""
-    from nlpkit.attention.compressed_form import Windows
+    from nlpkit.attention.forms.compressed import Windows
 
     if request.layout.past is not None:
         return None
-    return Windows.of(request.layout, request.config.stride, _either.is_causal(request.config))
+    return Windows.of(request.layout, request.config.stride, sides.is_causal(request.config))
 
 
-def attend(request, q, k, v, tensors: Mapping[str, Tensor], state):
+def attend(
+    request: Request,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Mapping[str, Tensor],
+    state: dict[str, Tensor] | None,
+) -> Tensor:
     """Return (N, H, D).
 
     `state` is the windows of each sequence, `keys` and `values` (B, T, H, D), and the tokens of the
     window that is not finished, `new_keys` and `new_values` (B, stride, H, D).
     """
-    from nlpkit.attention import compressed_form
+    from nlpkit.attention.forms import compressed
 
     learned = {name: tensor.to(q.dtype) for name, tensor in tensors.items()}
     if state:
-        return compressed_form.continued(request, q, k, v, learned, state)
+        return compressed.continued(request, q, k, v, learned, state)
     if state is not None:
-        compressed_form.remember(request, k, v, learned, state)
-    return compressed_form.attended(request, q, k, v, learned)
+        compressed.remember(request, k, v, learned, state)
+    return compressed.attend(request, q, k, v, learned)

@@ -16,21 +16,22 @@ a head, C = H * D.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
-from nlpkit.attention.contract import Learned
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-VISIBILITY = "bidirectional"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position", "rank", "segment", "part_start", "memory")
-OPTIONAL: tuple[str, ...] = ("rank", "segment", "part_start", "memory")
+    from nlpkit.contracts.request import Request
+
+VISIBILITY: Visibility = "bidirectional"
+FIELDS = ("position", "rank", "segment", "part_start", "memory")
+OPTIONAL = ("rank", "segment", "part_start", "memory")
 DROPOUT = True  # its probabilities can have dropout
 COST = "2 · N²"
 
@@ -44,23 +45,23 @@ class Config(FrozenConfig):
     memory: int = Field(0, ge=0, description="positions before its part that a token sees")
 
 
-def tensors(config, heads, head_dim):
+def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the learned tensors of a layer, in transformers' shapes."""
     return {
-        "r": Learned((heads * head_dim, heads, head_dim)),
-        "r_w_bias": Learned((heads, head_dim)),
-        "r_r_bias": Learned((heads, head_dim)),
-        "r_s_bias": Learned((heads, head_dim)),
-        "seg_embed": Learned((2, heads, head_dim)),
+        "r": ParamSpec((heads * head_dim, heads, head_dim)),
+        "r_w_bias": ParamSpec((heads, head_dim)),
+        "r_r_bias": ParamSpec((heads, head_dim)),
+        "r_s_bias": ParamSpec((heads, head_dim)),
+        "seg_embed": ParamSpec((2, heads, head_dim)),
     }
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of all pairs, twice: each has two products."""
     return 2.0 * sum(length**2 for length in lengths)
 
 
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is at most as late in the order as the query."""
     visible = (q.index == q.index) & (k.index == k.index)
     if "rank" in q:
@@ -86,7 +87,7 @@ class Pairs(NamedTuple):
     blind: Tensor  # (N,) bool: the query sees no key
 
 
-def prepared(request):
+def prepare(request: Request) -> Pairs:
     """Return the `Pairs` of a pack."""
     import torch
 
@@ -116,7 +117,14 @@ def prepared(request):
     return Pairs(distances, index, segment, ~visible, seen == 0)
 
 
-def attend(request, q, k, v, tensors, state):
+def attend(
+    request: Request,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tensors: Mapping[str, Tensor],
+    state: dict[str, Tensor] | None,
+) -> Tensor:
     """Return (N, H, D); a query that sees no key gets zeros.
 
     Raises:
@@ -131,10 +139,12 @@ def attend(request, q, k, v, tensors, state):
         q, k, v = q.float(), k.float(), v.float()
     with torch.autocast(q.device.type, enabled=False):
         tensors = {name: tensor.to(q.dtype) for name, tensor in tensors.items()}
-        return _attended(request, q, k, v, tensors).to(dtype)
+        return _attend(request, q, k, v, tensors).to(dtype)
 
 
-def _attended(request, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]) -> Tensor:
+def _attend(
+    request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
+) -> Tensor:
     """Return (N, H, D), computed in the type of the tensors."""
     import torch
     import torch.nn.functional as F
@@ -165,7 +175,7 @@ def _products(q: Tensor, rows: Tensor) -> Tensor:
     return (q.transpose(0, 1) @ rows.permute(1, 2, 0)).flatten(1).float()
 
 
-def _distance_keys(request, distances: Tensor, r: Tensor) -> Tensor:
+def _distance_keys(request: Request, distances: Tensor, r: Tensor) -> Tensor:
     """Return the keys of `distances` (R,), (R, H, D): sines, then cosines, through `r`."""
     import torch
     import torch.nn.functional as F

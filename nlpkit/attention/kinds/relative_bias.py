@@ -4,14 +4,20 @@ Raffel et al. 2020, arXiv:1910.10683, sec. 2.1: one bias for each head and bucke
 added to the scores, the same in all layers.
 """
 
-from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
+from __future__ import annotations
 
-VISIBILITY = "bidirectional"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.attention.forms import sides
+from nlpkit.attention.forms.buckets import Buckets, bucket_table, find_bucket
+from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "bidirectional"
+FIELDS = ("position",)
 COST = "N²"
 
 
@@ -19,26 +25,26 @@ class Config(Buckets):
     """The rows of the bias table; the defaults are T5's."""
 
 
-def tensors(config, heads, head_dim):
+def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the shape of the bias table, which all layers share."""
-    return {"table": Learned((config.num_buckets, heads), shared=True)}
+    return {"table": ParamSpec((config.num_buckets, heads), shared=True)}
 
 
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True for every pair of query and key."""
     return (q["position"] >= 0) & (k["position"] >= 0)
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of all pairs."""
-    return float(sum(length**2 for length in lengths))
+    return sides.count_all(lengths)
 
 
-def buffers(config):
+def buffers(config: Config) -> dict[str, Tensor]:
     """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    return {"buckets": table_of_buckets(config.num_buckets, config.max_distance, True)}
+    return {"buckets": bucket_table(config.num_buckets, config.max_distance, True)}
 
 
-def bias_index(config, buffers, q, k):
+def bias_index(config: Config, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
     """Return the row of the bias table for each pair of query and key."""
-    return row(buffers["buckets"], config.max_distance, q, k)
+    return find_bucket(buffers["buckets"], config.max_distance, q, k)

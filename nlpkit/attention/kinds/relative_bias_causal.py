@@ -4,19 +4,23 @@ The attention of T5's decoder (Raffel et al. 2020, arXiv:1910.10683, sec. 2.1): 
 head and bucket of distances, added to the scores, the same in all layers.
 """
 
-from typing import ClassVar
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from nlpkit.attention.contract import Learned
-from nlpkit.attention.kinds._buckets import Buckets, row, table_of_buckets
+from nlpkit.attention.forms import sides
+from nlpkit.attention.forms.buckets import Buckets, bucket_table, find_bucket
 from nlpkit.config import Size
+from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 COST = "N² / 2"
 
 
@@ -25,29 +29,29 @@ class Config(Buckets):
 
     BIDIRECTIONAL: ClassVar[bool] = False
 
-    num_buckets: Size = Field(32, ge=4, description="Distance buckets, all for keys to the left.")
+    num_buckets: Size = Field(32, ge=4, description="distance buckets, all for keys to the left")
 
 
-def tensors(config, heads, head_dim):
+def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the shape of the bias table, which all layers share."""
-    return {"table": Learned((config.num_buckets, heads), shared=True)}
+    return {"table": ParamSpec((config.num_buckets, heads), shared=True)}
 
 
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is not to the right of the query."""
     return k["position"] <= q["position"]
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs on and below the diagonal."""
-    return sum(length * (length + 1) / 2 for length in lengths)
+    return sides.count_left(lengths)
 
 
-def buffers(config):
+def buffers(config: Config) -> dict[str, Tensor]:
     """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    return {"buckets": table_of_buckets(config.num_buckets, config.max_distance, False)}
+    return {"buckets": bucket_table(config.num_buckets, config.max_distance, False)}
 
 
-def bias_index(config, buffers, q, k):
+def bias_index(config: Config, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
     """Return the row of the bias table for each pair of query and key."""
-    return row(buffers["buckets"], config.max_distance, q, k)
+    return find_bucket(buffers["buckets"], config.max_distance, q, k)

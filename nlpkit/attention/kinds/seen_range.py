@@ -3,13 +3,20 @@
 With it one model has the four masks of UniLM (Dong et al. 2019, arXiv:1905.03197, sec. 2.2).
 """
 
-from nlpkit.config import FrozenConfig
+from __future__ import annotations
 
-VISIBILITY = "bidirectional"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position", "first", "last")
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from nlpkit.attention.forms import sides
+from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import Tokens, Visibility
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "bidirectional"
+FIELDS = ("position", "first", "last")
 COST = "N² at most"
 
 
@@ -17,16 +24,11 @@ class Config(FrozenConfig):
     """No settings: the objective gives the ranges."""
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key's place is in the query's range."""
     return (q["first"] <= k["position"]) & (k["position"] <= q["last"])
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return all pairs, an upper bound."""
-    return float(sum(length**2 for length in lengths))
+    return sides.count_all(lengths)

@@ -9,37 +9,34 @@ The paper's formula gives SA1 stride + 1 tokens; its code, as here, gives `strid
 token itself included. With stride near the square root of the length the cost is N * sqrt(N).
 """
 
-from typing import Literal
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.pieces import Piece
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.kind import Range, Tokens, Visibility
 
-VISIBILITY = "causal"
-KERNEL = None
-FIELDS: tuple[str, ...] = ("position",)
-OPTIONAL: tuple[str, ...] = ()
-SORT_FIRST: str | None = None
+if TYPE_CHECKING:
+    from torch import Tensor
+
+VISIBILITY: Visibility = "causal"
+FIELDS = ("position",)
 COST = "N · (stride + N / (2 · stride))"
 
 
 class Config(FrozenConfig):
     """The stride, and which of the two patterns a head sees."""
 
-    stride: int = Field(128, ge=1, description="Width of the window, and distance of SA2's tokens.")
+    stride: int = Field(128, ge=1, description="width of the window, and distance of SA2's tokens")
     pattern: Literal["sa1", "sa2", "both", "split"] = Field(
-        "both", description="The window, the strides, both in each head, or each in half the heads."
+        "both", description="the window, the strides, both in each head, or each in half the heads"
     )
 
 
-def tensors(config, heads, head_dim):
-    """Return an empty dict: this kind learns no tensors."""
-    return {}
-
-
-def mask(config, q, k):
+def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is to the left, and near or a multiple of the stride away.
 
     With `split`, what the two halves of the heads see together.
@@ -51,38 +48,37 @@ def mask(config, q, k):
     return (distance >= 0) & seen
 
 
-def shares(config):
+def head_groups(config: Config) -> tuple[Config, ...]:
     """Return SA1 and SA2 for the two halves of the heads if they are split."""
     if config.pattern != "split":
         return ()
-    halves = (config.model_copy(update={"pattern": pattern}) for pattern in ("sa1", "sa2"))
-    return tuple(Choice(kind="strided", config=half) for half in halves)
+    return tuple(config.model_copy(update={"pattern": pattern}) for pattern in ("sa1", "sa2"))
 
 
-def keys_in_sight(config):
+def keys_in_sight(config: Config) -> tuple[int, int] | None:
     """Return how many keys to the left and to the right of itself a query sees in SA1."""
     return (config.stride - 1, 0) if config.pattern == "sa1" else None
 
 
-def pieces(config, q, k):
+def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     """Return the window, and for SA2 the tokens of the same position modulo the stride."""
     place, stride = q["position"], config.stride
-    window = Piece(first=place - stride + 1, last=place)
+    window = Range(first=place - stride + 1, last=place)
     # Beside the window, SA2 is what lies beyond it.
     nearest = place if config.pattern == "sa2" else place - stride
-    steps = Piece(place * 0, nearest, place % stride, k["position"] % stride)
+    steps = Range(place * 0, nearest, place % stride, k["position"] % stride)
     return {"sa1": [window], "sa2": [steps]}.get(config.pattern, [window, steps])
 
 
-def pairs(config, lengths):
+def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs; with `split`, the mean of the two halves."""
     stride = config.stride
 
-    def near(length):
+    def near(length: int) -> float:
         width = min(length, stride)
         return width * (width + 1) / 2 + (length - width) * width
 
-    def in_step(length):  # the token at position i sees i // stride + 1 of them
+    def in_step(length: int) -> float:  # the token at position i sees i // stride + 1 of them
         whole, rest = divmod(length, stride)
         return stride * whole * (whole + 1) / 2 + rest * (whole + 1)
 

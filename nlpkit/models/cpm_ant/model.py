@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.request import Heads
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.dropout import dropout
@@ -132,18 +133,20 @@ class Model(TiedHead):
                 alone, (M, C).
         """
         config = self.config
-        attend = attention.prepare(
-            config.kinds[0],
-            attention.layout_of(lengths, input_ids.device, cache),
-            fields={"segment": segment, "position": position, "context": context},
-            tensors={"table": self.position_bias},
-            heads=config.num_heads,
-            head_dim=config.width_per_head,
-            dtype=compute_dtype(self.position_bias),
-            device=input_ids.device,
-            training=self.training,
+        layout = attention.layout_of(lengths, input_ids.device, cache)
+        heads = Heads(
+            config.num_heads,
+            config.width_per_head,
+            compute_dtype(self.position_bias),
+            self.training,
             dropout=config.dropout,
             backend=self.backend,
+        )
+        attend = attention.prepare(
+            config.kinds[0],
+            heads,
+            layout.with_fields({"segment": segment, "position": position, "context": context}),
+            tensors={"table": self.position_bias},
             cache=cache,
         )
         self.attention_choice = attend.reason

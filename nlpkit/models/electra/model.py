@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder_format
 from nlpkit.models.electra import Config
 from nlpkit.models.encoder import (

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder_format
 from nlpkit.models.encoder import Embeddings, EncoderModel
 from nlpkit.models.head import DenseHead, TaskHead

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models.recurrence import TimeFirst
 from nlpkit.models.recurrent_layers import States, make_layers, one_step, run
 from nlpkit.models.seq2seq import Config

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout

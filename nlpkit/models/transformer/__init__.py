@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, SourceVocabulary, check_heads
 

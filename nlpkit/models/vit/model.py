@@ -102,9 +102,9 @@ class Model(nn.Module):
                 f"an image of {wrong - 1} patches; the model reads {config.num_patches}"
             )
         layout = attention.layout_of(lengths, patches.device)
-        attends = self.attention_tensors.prepare(
-            layout, self.patch.weight, dropout=config.attention_dropout, backend=self.backend
-        )
+        kinds = self.attention_tensors
+        heads = kinds.heads_like(self.patch.weight, config.attention_dropout, self.backend)
+        attends = kinds.prepare(heads, layout)
         self.attention_choice = attention.reasons(attends)
         is_class = (layout.positions == 0)[:, None]
         embedded = self.patch(patches.to(self.patch.weight.dtype))

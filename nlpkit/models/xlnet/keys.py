@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 
 
 class Projecting(Protocol):

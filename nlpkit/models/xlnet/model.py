@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
@@ -191,15 +191,10 @@ class Model(TiedHead):
     ) -> list[tuple[Layer, _Seeing]]:
         """Return each layer with its attention, which has its learned tensors."""
         config = self.config
-        attends = self.attention_tensors.prepare(
-            layout,
-            self.order[0].query,
-            fields=fields,
-            dropout=config.dropout,
-            backend=self.backend,
-            keys=None if keys.layout is layout else keys.layout,
-            key_fields=keys.fields,
-        )
+        kinds = self.attention_tensors
+        heads = kinds.heads_like(self.order[0].query, config.dropout, self.backend)
+        of_keys = None if keys.layout is layout else keys.layout.with_fields(keys.fields)
+        attends = kinds.prepare(heads, layout.with_fields(fields), keys=of_keys)
         self.attention_choice = attention.reasons(attends)
         tensors = map(self.attention_tensors.of, range(config.num_layers))
         own = (partial(each, tensors=t) for each, t in zip(attends, tensors, strict=True))

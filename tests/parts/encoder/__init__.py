@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "bert"  # transformers' name of the family, in config.json

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.head import TaskHead
 from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
@@ -107,22 +106,9 @@ class Model(TiedHead):
                 f"a sequence of {layout.longest} tokens; the model has {config.max_positions} "
                 "positions"
             )
-        attends = attention.prepare_layers(
-            config.kinds,
-            config.num_layers,
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(self.token_embedding),
-                device=input_ids.device,
-                training=self.training,
-                dropout=config.attention_dropout,
-                backend=self.backend,
-            ),
-        )
+        kinds = self.attention_tensors
+        heads = kinds.heads_like(self.token_embedding, config.attention_dropout, self.backend)
+        attends = kinds.prepare(heads, layout)
         self.attention_choice = attention.reasons(attends)
         x = F.embedding(input_ids, self.token_embedding)
         x = x + F.embedding(layout.positions, self.position_embedding)

@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "test-encoder-decoder"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.contract import Choice
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.choice import Choice
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.head import last_states
@@ -152,18 +152,14 @@ class Model(TiedHead):
         self, choice: Choice, layout: Layout, cache: Cache | None, **more: object
     ) -> attention.Attend:
         config = self.config
-        return attention.prepare(
-            choice,
-            layout,
-            heads=config.num_heads,
-            head_dim=config.hidden_size // config.num_heads,
-            dtype=compute_dtype(self.token_embedding),
-            device=layout.device,
-            training=self.training,
+        heads = Heads(
+            config.num_heads,
+            config.hidden_size // config.num_heads,
+            compute_dtype(self.token_embedding),
+            self.training,
             backend=self.backend,
-            cache=cache,
-            **more,
         )
+        return attention.prepare(choice, heads, layout, cache=cache, **more)
 
     def _embedded(self, layout: Layout, ids: Tensor) -> Tensor:
         if layout.longest > self.config.max_positions:

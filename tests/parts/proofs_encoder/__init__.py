@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from nlpkit.attention.contract import Choice
+from nlpkit.attention.choice import Choice
 from nlpkit.models import gpt
 
 MODEL_TYPE = "proofs-encoder"

@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models.head import last_states
 from nlpkit.models.hf_format import own_format
 from nlpkit.models.vocabulary_head import TiedHead

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.gpt.model import LORA_TARGETS as LORA_TARGETS
 from nlpkit.models.gpt.model import Model as Gpt
 from nlpkit.models.hf_format import own_format
@@ -23,24 +22,10 @@ class Model(Gpt):
         self, lengths: Sequence[int], input_ids: Tensor, first: Tensor, last: Tensor
     ) -> Tensor:
         """Return (N, C)."""
-        config = self.config
         layout = attention.layout_of(lengths, input_ids.device, None)
-        attends = attention.prepare_layers(
-            config.kinds,
-            config.num_layers,
-            lambda choice: attention.prepare(
-                choice,
-                layout,
-                fields={"first": first, "last": last},
-                tensors=self.attention_tensors.of(choice),
-                heads=config.num_heads,
-                head_dim=config.hidden_size // config.num_heads,
-                dtype=compute_dtype(self.token_embedding),
-                device=input_ids.device,
-                training=self.training,
-                backend=self.backend,
-            ),
-        )
+        layout = layout.with_fields({"first": first, "last": last})
+        kinds = self.attention_tensors
+        attends = kinds.prepare(kinds.heads_like(self.token_embedding, 0.0, self.backend), layout)
         self.attention_choice = attention.reasons(attends)
         x = F.embedding(input_ids, self.token_embedding)
         x = x + F.embedding(layout.positions, self.position_embedding)

@@ -23,8 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.chunks import Chunks
-from nlpkit.attention.contract import Request
+from nlpkit.attention.forms.chunks import Chunks
+from nlpkit.contracts.request import Request
 
 # Features (…, F) of queries or keys (…, D), whose positions are (…, 1) or broadcast to it.
 Features = Callable[[Tensor, Tensor], Tensor]
@@ -190,7 +190,7 @@ def chunks_of(request: Request) -> Chunks | None:
     return Chunks.of(request.layout, request.fields["position"], wide(request.dtype))
 
 
-def attended(
+def attend(
     request: Request,
     q: Tensor,
     k: Tensor,

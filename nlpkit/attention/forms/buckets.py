@@ -4,13 +4,19 @@ arXiv:1910.10683, sec. 2.1. Near distances have a bucket each, the buckets of fa
 logarithmically, and all distances from `max_distance` on share the last.
 """
 
+from __future__ import annotations
+
 import math
 from functools import lru_cache
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig, Size
+from nlpkit.contracts.kind import Tokens
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Buckets(FrozenConfig):
@@ -18,11 +24,11 @@ class Buckets(FrozenConfig):
 
     BIDIRECTIONAL: ClassVar[bool] = True
 
-    num_buckets: Size = Field(32, ge=4, description="Distance buckets, half for keys to the right.")
-    max_distance: int = Field(128, ge=2, description="Distance from which the last bucket is used.")
+    num_buckets: Size = Field(32, ge=4, description="distance buckets, half for keys to the right")
+    max_distance: int = Field(128, ge=2, description="distance from which the last bucket is used")
 
     @model_validator(mode="after")
-    def _logarithmic(self):
+    def _check_exact(self) -> Self:
         parts = 4 if self.BIDIRECTIONAL else 2
         exact = self.num_buckets // parts
         if self.max_distance <= exact:
@@ -33,7 +39,9 @@ class Buckets(FrozenConfig):
         return self
 
 
-def bucket(distance, num_buckets, max_distance, bidirectional=True):
+def bucket(
+    distance: Tensor, num_buckets: int, max_distance: int, bidirectional: bool = True
+) -> Tensor:
     """Return T5's bucket of each `distance` = key position - query position.
 
     In the bidirectional form half of the buckets are for positive distances; in the other one,
@@ -52,7 +60,7 @@ def bucket(distance, num_buckets, max_distance, bidirectional=True):
 
 
 @lru_cache(maxsize=8)
-def table_of_buckets(num_buckets, max_distance, bidirectional):
+def bucket_table(num_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
     """Return (2 * max_distance + 1,): the bucket of each distance from -max to +max.
 
     It is computed on the CPU, because rounding of the logarithm on another device could shift the
@@ -64,8 +72,8 @@ def table_of_buckets(num_buckets, max_distance, bidirectional):
     return bucket(distance, num_buckets, max_distance, bidirectional)
 
 
-def row(table, max_distance, q, k):
-    """Return the bucket of each pair of query and key, from a `table_of_buckets`."""
+def find_bucket(table: Tensor, max_distance: int, q: Tokens, k: Tokens) -> Tensor:
+    """Return the bucket of each pair of query and key, from a `bucket_table`."""
     # All distances from max_distance on share the last bucket, so clamping changes nothing.
     distance = (k["position"] - q["position"]).clamp(-max_distance, max_distance)
     return table[distance + max_distance]

@@ -12,9 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention import growing
-from nlpkit.attention.contract import Request
-from nlpkit.attention.layout import Layout
+from nlpkit.attention.forms import growing
+from nlpkit.contracts.request import Layout, Request
 
 _TILE = 512  # queries that see at most the windows until their last one
 
@@ -54,7 +53,7 @@ def _convolved(windows: Tensor, kernel: Tensor) -> Tensor:
     return (cut @ kernel.flatten(1, 2)).transpose(0, 1)
 
 
-def attended(
+def attend(
     request: Request, q: Tensor, k: Tensor, v: Tensor, learned: Mapping[str, Tensor]
 ) -> Tensor:
     """Return (N, H, D) for a pack."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
 
 
 def refuses(request: Request) -> str | None:

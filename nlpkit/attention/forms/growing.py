@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 
 State = dict[str, Tensor]
 _STEP = 32  # tokens by which the memory of a sequence grows at least

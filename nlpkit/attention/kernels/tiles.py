@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlpkit.attention.contract import Request
+from nlpkit.contracts.request import Request
 
 # Number of token pairs that take as long to compute as the calls for one more tile.
 _PAIRS_PER_CALL = 4096

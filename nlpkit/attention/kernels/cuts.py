@@ -1,12 +1,12 @@
-"""The pieces of a kind over a pack, cut into tiles that hold few hidden pairs.
+"""The ranges of a kind over a pack, cut into tiles that hold few hidden pairs.
 
-Queries and keys of a piece are sorted by sequence, class and position. Then what a query sees is a
-range of keys, for every pattern: for every L-th token the classes are the positions modulo L, and
+Queries and keys of a range are sorted by sequence, class and position. Then what a query sees is a
+slice of keys, for every pattern: for every L-th token the classes are the positions modulo L, and
 are causal triangles side by side. The ranges are found by a search in the sorted keys, so no mask
 of all pairs is ever made. A block has some rows in turn, and tiles: parts of the keys that they
 see. Pairs are hidden only where the ranges of the first rows end, or those of the last rows begin.
 
-N queries, K keys, H heads; a piece has M queries and L keys, a block R rows, a tile E keys.
+N queries, K keys, H heads; a range has M queries and L keys, a block R rows, a tile E keys.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlpkit.attention.contract import Request, Tokens
-from nlpkit.attention.pieces import Piece
+from nlpkit.contracts.kind import Range, Tokens
+from nlpkit.contracts.request import Request
 
 # Measured: small tiles hold fewer hidden pairs, large ones make matrix products more efficient.
 _ROWS = 128
@@ -29,7 +29,7 @@ _NARROW = 512  # rows that see fewer keys than that have tiles of half as many r
 
 @dataclass(frozen=True, eq=False)
 class Tile:
-    """Some keys of a piece; `hidden` are columns of the tile with their (R, columns): 0 or -inf."""
+    """Some keys of a range; `hidden` are columns of the tile with their (R, columns): 0 or -inf."""
 
     keys: slice
     hidden: tuple[tuple[slice, Tensor], ...]
@@ -37,7 +37,7 @@ class Tile:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """R rows of a piece, and the tiles of the keys that they see."""
+    """R rows of a range, and the tiles of the keys that they see."""
 
     rows: slice
     tiles: tuple[Tile, ...]
@@ -79,7 +79,7 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A piece: the order of its queries, all of them, and its keys, and its blocks."""
+    """A range: the order of its queries, all of them, and its keys, and its blocks."""
 
     queries: Order
     keys: Order
@@ -87,16 +87,17 @@ class Cut:
 
 
 def cuts(request: Request) -> list[Cut]:
-    """Return the pieces of the request's kind that have a visible pair."""
+    """Return the ranges of the request's kind that have a visible pair."""
     q = Tokens(request.fields, torch.arange(request.layout.total))
     k = Tokens(request.key_fields, torch.arange(request.keys.total))
-    found = [_cut(request, piece, q, k) for piece in request.kind.pieces(request.config, q, k)]
+    assert request.kind.ranges is not None  # else refused
+    found = [_cut(request, each, q, k) for each in request.kind.ranges(request.config, q, k)]
     return [cut for cut in found if cut.blocks]
 
 
-def _cut(request: Request, piece: Piece, q: Tokens, k: Tokens) -> Cut:
-    query_class = torch.zeros_like(q.index) if piece.query_class is None else piece.query_class
-    key_class = torch.zeros_like(k.index) if piece.key_class is None else piece.key_class
+def _cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
+    query_class = torch.zeros_like(q.index) if given.query_class is None else given.query_class
+    key_class = torch.zeros_like(k.index) if given.key_class is None else given.key_class
     classes = 1 + max(int(query_class.max()), int(key_class.max()))
     # One number for sequence, class and position. Position `end` is no token's, so that a range
     # that ends before position 0 ends behind the class before.
@@ -105,8 +106,8 @@ def _cut(request: Request, piece: Piece, q: Tokens, k: Tokens) -> Cut:
     of_keys = (request.keys.document_ids * classes + key_class) * (end + 1) + k["position"]
     seen = (key_class >= 0).nonzero().squeeze(1)
     sorted_keys, order = of_keys[seen].sort(stable=True)
-    start = torch.searchsorted(sorted_keys, of_queries + piece.first.clamp(0, end))
-    stop = torch.searchsorted(sorted_keys, of_queries + piece.last.clamp(-1, end), right=True)
+    start = torch.searchsorted(sorted_keys, of_queries + given.first.clamp(0, end))
+    stop = torch.searchsorted(sorted_keys, of_queries + given.last.clamp(-1, end), right=True)
     queries = (of_queries + q["position"]).sort(stable=True).indices
     start, stop = start[queries], stop[queries]
     return Cut(

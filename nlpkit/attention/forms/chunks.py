@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit.attention.layout import Layout
+from nlpkit.contracts.request import Layout
 
 CHUNK = 64  # tokens: larger chunks have larger products, and more of them
 _GROUP = 2**18  # numbers in the queries of a group of chunks: 1 MiB, which fits into a cache

@@ -1,0 +1,70 @@
+"""Attention whose heads are of several kinds: each kind is prepared alone, for its group of heads.
+
+So backends and caches need not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from nlpkit.errors import Unsupported
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from nlpkit.attention import Attend
+    from nlpkit.attention.choice import Choice
+    from nlpkit.contracts.request import Heads
+
+
+class PrepareGroup(Protocol):
+    """`attention.prepare` with all but these arguments."""
+
+    def __call__(self, choice: Choice, heads: Heads, *, role: str) -> Attend:
+        """Return the attention of a group of heads."""
+
+
+def refuses(choice: Choice, heads: int, key_heads: int | None = None) -> str | None:
+    """Return why the heads do not fall into the groups of the choice, or None."""
+    groups, keys = len(choice.head_groups), key_heads or heads
+    if not groups or not (heads % groups or (keys % groups and groups % keys)):
+        return None
+    of_keys = "" if key_heads is None else f", {key_heads} of them of keys"
+    return f"it shares the heads among {groups} kinds, and there are {heads} heads{of_keys}"
+
+
+def prepare(
+    choice: Choice, heads: Heads, role: str, prepare_group: PrepareGroup
+) -> tuple[Sequence[Attend], Callable[..., Tensor]]:
+    """Return the attention of each group, and the function that runs them and joins their heads.
+
+    Each group has its own role in the cache.
+
+    Raises:
+        Unsupported: the number of heads is no multiple of the number of groups.
+    """
+    if reason := refuses(choice, heads.count, heads.key_heads):
+        raise Unsupported(f"attention kind {choice.kind}: {reason}")
+    groups, key_heads = len(choice.head_groups), heads.key_heads or heads.count
+    size, key_size = heads.count // groups, max(key_heads // groups, 1)
+    of_group = replace(heads, count=size, key_heads=None if size == key_size else key_size)
+    attends = [
+        prepare_group(kind, of_group, role=f"{role}, heads from {number * size}")
+        for number, kind in enumerate(choice.head_groups)
+    ]
+
+    def run(
+        q: Tensor, k: Tensor | None, v: Tensor | None, tensors: Mapping[str, Tensor] | None = None
+    ) -> Tensor:
+        import torch
+
+        outs = []
+        for number, attend in enumerate(attends):
+            first = number * key_heads // groups
+            keys, values = (None if x is None else x[:, first : first + key_size] for x in (k, v))
+            outs.append(attend(q[:, number * size : (number + 1) * size], keys, values, tensors))
+        return torch.cat(outs, dim=1)
+
+    return attends, run
