@@ -238,8 +238,8 @@ def test_eval_shows_an_undefined_score_as_undefined_and_null(
         ("nlu", "rougge", "--metrics rougge: no 'rougge', did you mean rouge?"),
         ("nlu", "bleu:tokenze=zh", "bleu has no option 'tokenze', did you mean tokenize?"),
         ("nlu", "rouge:tokenize=zk", "tokenize is 'zk'; must be word, unicode, zh"),
-        ("nlu", "perplexity", "--metrics perplexity: compares no answers"),
-        ("nlu", "bm25", "--metrics bm25: compares no answers"),
+        ("nlu", "perplexity", "--metrics perplexity: does not compare answers"),
+        ("nlu", "bm25", "--metrics bm25: does not compare answers"),
         ("nlu", "accuracy,accuracy", "--metrics accuracy: given twice"),
         ("classes", "pearson", "--metrics pearson: the prediction of row 1: "),
     ],
@@ -270,7 +270,7 @@ def test_named_scores_are_split_at_commas_that_begin_a_name() -> None:
     assert options == {"lowercase": True, "smooth_value": 0.5}
     for wrong, what in (
         ("bleu:lowercase=1", "true or false"),
-        ("chrf:char_order=x", "no int"),
+        ("chrf:char_order=x", "not an integer"),
         ("bleu:lowercase", "lowercase needs a value"),
         ("", "a name is empty"),
         ("accuracy:x=1", "it has none"),

@@ -110,7 +110,7 @@ def test_score_limit_that_is_no_number_is_refused(folder, capsys, option):
     metric = "mylab.equal" if option == "--fail-under" else "mylab.count"
     code, out, err = score(capsys, f"{metric} hyp ref {option} nan")
     assert (code, out) == (2, "")
-    assert f"argument {option}: nan is no limit; give a number" in err
+    assert f"argument {option}: nan is not a limit; give a number" in err
     code, _, err = score(capsys, f"{metric} hyp ref {option} high")
     assert f"argument {option}: invalid number value: 'high'" in err
 
@@ -232,9 +232,9 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("bleu ref -i hyp ref -ci", "-ci is for one system"),
         ("bleu ref -i hyp ref -sl", "--sentence-level takes one system"),
         ("bleu,chrf hyp ref -sl", "--sentence-level takes one metric"),
-        ("bleu hyp ref -sl --fail-under 3", "--sentence-level has no one score"),
+        ("bleu hyp ref -sl --fail-under 3", "--sentence-level gives no single score"),
         ("mylab.equal hyp ref -sl", "mylab.equal has no score of a single line"),
-        ("mylab.equal hyp ref -ci", "no sums over lines decide it"),
+        ("mylab.equal hyp ref -ci", "is not computed from sums over lines"),
         ("bleu ref -i hyp ref -par -pbs", "not allowed with argument"),
     ],
 )

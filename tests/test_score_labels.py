@@ -90,7 +90,7 @@ def test_f1_of_each_class_and_their_averages_by_hand() -> None:
     )
     assert classes["c"] == {"precision": 0, "recall": 0, "f1": 0, "support": 1, "predicted": 0}
     assert found.score == pytest.approx((2 / 3 + 2 / 5 + 0) / 3)
-    assert found.details["warnings"] == ["never predicted, so precision is taken as 0: c"]
+    assert found.details["warnings"] == ["precision is set to 0 for what is never predicted: c"]
     weighted = f1.score(PREDICTED, [RIGHT], average="weighted")
     assert weighted.score == pytest.approx((3 * 2 / 3 + 2 * 2 / 5) / 6)
     assert f1.score(PREDICTED, [RIGHT], average="micro").score == 3 / 6
@@ -130,7 +130,7 @@ def test_mcc_of_two_classes_is_the_textbook_formula() -> None:
 def test_mcc_with_one_class_is_zero_and_said() -> None:
     found = mcc.score(["1", "1"], [["1", "0"]])
     assert found.score == 0
-    assert found.details["warnings"] == ["undefined, taken as 0: the only predicted label is 1"]
+    assert found.details["warnings"] == ["undefined, set to 0: the only predicted label is 1"]
     assert mcc.score(["1", "1"], [["1", "1"]]).score == 0
 
 

@@ -54,10 +54,10 @@ def test_perplexity_ends_of_lines_count_if_asked() -> None:
 def test_perplexity_of_each_line() -> None:
     lines = perplexity.sentences(["-1 -3", "-1"], [["a b c d", "x"]], per="word")
     assert [s.score for s in lines] == pytest.approx([math.exp(1), math.exp(1)])
-    with pytest.raises(BadLine, match="no token in this line") as caught:
+    with pytest.raises(BadLine, match="this line has no token") as caught:
         list(perplexity.sentences(["-1", ""]))
     assert (caught.value.file, caught.value.index) == (0, 1)
-    with pytest.raises(BadLine, match="no word in this line") as caught:
+    with pytest.raises(BadLine, match="this line has no word") as caught:
         list(perplexity.sentences(["-1"], [[" "]], per="word"))
     assert (caught.value.file, caught.value.index) == (1, 0)
 
@@ -66,7 +66,7 @@ def test_perplexity_of_an_impossible_token_is_infinite_and_said() -> None:
     found = perplexity.score(["-1 -inf", "-Infinity"])
     assert found.score == math.inf
     assert found.details["tokens_of_probability_0"] == 2
-    assert "tokens of probability 0: 2" in found.details["warnings"][0]
+    assert "2 tokens have probability 0" in found.details["warnings"][0]
 
 
 def test_perplexity_beyond_the_largest_float_is_infinite() -> None:
@@ -86,7 +86,7 @@ def test_perplexity_rounding_above_zero_is_taken() -> None:
 
 @pytest.mark.parametrize("field", ["nan", "inf", "x", "-1e999", "1_0", "--1"])
 def test_perplexity_what_is_no_number_is_a_bad_line(field: str) -> None:
-    with pytest.raises(BadLine, match="is no log-probability") as caught:
+    with pytest.raises(BadLine, match="is not a log-probability") as caught:
         perplexity.score(["-1", f"-1 {field}"])
     assert (caught.value.file, caught.value.index) == (0, 1)
 
@@ -98,7 +98,7 @@ def test_perplexity_without_tokens_or_text_is_an_error() -> None:
         perplexity.score([""], [["a word"]], per="word")
     with pytest.raises(DataError, match="no word in the text"):
         perplexity.score(["-1"], [[""]], per="word")
-    with pytest.raises(UsageError, match="per word needs the text, as a second file"):
+    with pytest.raises(UsageError, match="--per word needs the text as a second file"):
         perplexity.score(["-1"], per="word")
 
 

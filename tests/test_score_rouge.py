@@ -63,7 +63,9 @@ def test_rouge_of_no_lines_is_an_error() -> None:
 def test_rouge_empty_sides_score_zero_and_are_said() -> None:
     found = rouge.score(["a b", "", "a b"], [["", "a b", "a b"]])
     assert found.score == pytest.approx(1 / 3)
-    assert found.details["warnings"] == ["no token in any reference, so a score of 0: 1 of 3 lines"]
+    assert found.details["warnings"] == [
+        "1 of 3 lines score 0 because their references have no token"
+    ]
 
 
 def test_rouge_several_references_takes_the_best_by_line() -> None:

@@ -112,21 +112,23 @@ def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> 
         if len(modules) > 1:
             raise UsageError("--sentence-level takes one metric")
         if tested or found.fail_under is not None or found.fail_over is not None:
-            raise UsageError("--sentence-level has no one score to test or to compare")
+            raise UsageError("--sentence-level gives no single score to test or to limit")
     if found.confidence and (found.paired_bs or found.paired_ar):
         raise UsageError("-ci is for one system, -pbs and -par for several")
     if found.json and found.score_only:
         raise UsageError("--json and --score-only exclude each other")
     falls = [module.LOWER_IS_BETTER for module in modules.values()]
     if found.fail_under is not None and all(falls):
-        raise UsageError(f"{','.join(modules)}: less is better; the limit is --fail-over")
+        raise UsageError(f"{','.join(modules)}: lower is better; use --fail-over")
     if found.fail_over is not None and not any(falls):
-        raise UsageError(f"{','.join(modules)}: more is better; the limit is --fail-under")
+        raise UsageError(f"{','.join(modules)}: higher is better; use --fail-under")
     for name, module in modules.items():
         if found.sentence_level and module.sentences is None:
             raise UsageError(f"{name} has no score of a single line")
         if tested and module.from_sums is None:
-            raise UsageError(f"{name}: no sums over lines decide it, so it cannot be resampled")
+            raise UsageError(
+                f"{name} is not computed from sums over lines, so it cannot be resampled"
+            )
 
 
 def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:

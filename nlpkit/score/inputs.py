@@ -69,7 +69,7 @@ def _split(files: list[str], given: list[str] | None, fewest: int) -> tuple[list
         )
     if len(files) == 1 and fewest:
         if files == ["-"] or sys.stdin is None or sys.stdin.isatty():
-            raise UsageError(f"one file, {display_name(files[0])}; HYP and REF are two")
+            raise UsageError(f"only one file, {display_name(files[0])}; expected two, HYP and REF")
         return ["-"], files
     return files[:1], files[1:]
 

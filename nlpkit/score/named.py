@@ -46,14 +46,14 @@ def is_option(piece: str) -> bool:
 def resolve(name: str) -> tuple[Metric, dict[str, Any]]:
     """Return the score's module and the options of one `NAME:OPTION=VALUE,…`; see `split`."""
     if not name:
-        raise WrongScore("", "a name is empty; for example accuracy,f1:average=micro")
+        raise WrongScore("", "a name is empty; expected for example accuracy,f1:average=micro")
     module_name, _, rest = name.partition(":")
     try:
         module = cast("Metric | Tool", registry.load("score/metrics", module_name))
     except UsageError as error:
         raise WrongScore(name, str(error)) from error
     if not is_metric(module) or module.REFERENCES[0] < 1:
-        what = f"compares no answers with what is right; see nlpkit score {module_name}"
+        what = f"does not compare answers with references; see nlpkit score {module_name} --help"
         raise WrongScore(name, what)
     known = {option.name: option for option in module.OPTIONS}
     options = {}
@@ -83,8 +83,8 @@ def _value(name: str, option: Option, text: str) -> object:
     try:
         return option.type(text)
     except ValueError as error:
-        kind = "int" if option.type is int else "float" if option.type is float else "value"
-        raise WrongScore(name, f"{option.name} is {text!r}, no {kind}") from error
+        kind = "an integer" if option.type is int else "a number"
+        raise WrongScore(name, f"{option.name} is {text!r}, not {kind}") from error
 
 
 def lower_is_better(name: str) -> bool:

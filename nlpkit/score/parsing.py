@@ -231,7 +231,7 @@ def _add_limit(group: argparse._ActionsContainer) -> None:
 def _limit(text: str) -> float:
     value = float(text)
     if value != value:
-        raise argparse.ArgumentTypeError("nan is no limit; give a number")
+        raise argparse.ArgumentTypeError("nan is not a limit; give a number")
     return value
 
 

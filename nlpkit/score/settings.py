@@ -43,8 +43,8 @@ class Prompt(FrozenConfig):
     )
     option_score: Literal["sum", "token", "neutral"] = Field(
         "sum",
-        description="log-probability of an answer: sum, mean by token, or sum less that behind "
-        "the neutral prompt",
+        description="log-probability of an answer: its sum, its mean per token, or its sum minus "
+        "the sum after the neutral prompt",
     )
 
 
@@ -54,19 +54,20 @@ class Config(FrozenConfig):
     metrics: list[Annotated[str, AfterValidator(_check_entry)]] | None = Field(
         None,
         min_length=1,
-        description="scores of nlpkit score, options behind a colon, instead of the task's own: in "
-        "evaluations while it trains, and where nlpkit eval is given none",
+        description="scores of nlpkit score, with options after a colon, in place of the task's "
+        "own: in evaluations during training, and the default of nlpkit eval",
     )
 
     beam: int = Field(
         1,
         ge=1,
-        description="beams of each generated answer, where nlpkit eval is given none",
+        description="number of beams for generated answers; the default of nlpkit eval",
         json_schema_extra={"free": True},
     )
     length_penalty: LengthPenalty = Field(
         1.0,
-        description="beams are ranked by log-probability / length ** this; as above",
+        description="beams are ranked by log-probability / length ** this; the default of "
+        "nlpkit eval",
         json_schema_extra={"free": True},
     )
     prompt: Prompt = Field(

@@ -139,7 +139,9 @@ def make_details(table: Mapping[str, Counts]) -> dict[str, Any]:
 def find_never_predicted(table: Mapping[str, Counts]) -> list[str]:
     """Return a warning that names the classes that are never predicted."""
     never = [name for name, c in table.items() if not c.predicted]
-    return [f"never predicted, so precision is taken as 0: {_shorten(never)}"] if never else []
+    return (
+        [f"precision is set to 0 for what is never predicted: {_shorten(never)}"] if never else []
+    )
 
 
 def format_table(table: Mapping[str, Counts]) -> str:

@@ -146,13 +146,13 @@ def _check(variant: str, k1: float, b: float, k3: float | None, delta: float | N
     """Raise `UsageError` for parameters that are out of range."""
     for name, value in (("k1", k1), ("k3", k3), ("delta", delta)):
         if value is not None and not 0 <= value < math.inf:
-            raise UsageError(f"--{name}: {value:g} is not a number of at least 0")
+            raise UsageError(f"--{name} is {value:g}, must be a number of 0 or more")
     if not 0 <= b <= 1:
-        raise UsageError(f"--b: {b:g} is not between 0 and 1")
+        raise UsageError(f"--b is {b:g}, must be between 0 and 1")
     if delta is not None and variant not in _WITH_DELTA:
-        raise UsageError(f"--delta: {variant} has none; {' and '.join(_WITH_DELTA)} do")
+        raise UsageError(f"--delta: only {' and '.join(_WITH_DELTA)} have one, not {variant}")
     if variant in _WITH_DELTA and k1 == 0:
-        raise UsageError(f"--k1: 0 is not above 0, as {variant} needs it")
+        raise UsageError(f"--k1 is 0; {variant} needs a value above 0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

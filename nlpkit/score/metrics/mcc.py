@@ -19,7 +19,7 @@ def score(hypotheses: Lines, references: References) -> Score:
     warnings = labels.find_never_right(read)
     for side, name in ((read.predicted, "predicted"), (read.right, "right")):
         if len(set(side)) == 1:
-            warnings.append(f"undefined, taken as 0: the only {name} label is {side[0]}")
+            warnings.append(f"undefined, set to 0: the only {name} label is {side[0]}")
     details = {"lines": len(read.right), "classes": len(read.known), "warnings": warnings}
     value = _correlation(labels.count(read, read.known))
     verbose = number_of(len(read.right), "lines")

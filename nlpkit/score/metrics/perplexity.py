@@ -107,14 +107,16 @@ def sentences(
             [lines[i : i + 1] for lines in references], count_ends
         )
         if not counts[per]:
-            raise BadLine(int(per != "token"), i, f"no {per} in this line, so no perplexity")
+            raise BadLine(
+                int(per != "token"), i, f"this line has no {per}, so its perplexity is undefined"
+            )
         value = _exp(-math.fsum(row) / counts[per])
         yield Score("perplexity", value, signature, f"{counts[per]} {per}s", percent=False)
 
 
 def _check(per: str, references: References) -> None:
     if per != "token" and not references:
-        raise UsageError(f"perplexity per {per} needs the text, as a second file")
+        raise UsageError(f"--per {per} needs the text as a second file")
 
 
 def _read(line: str, index: int, base: str) -> list[float]:
@@ -126,7 +128,7 @@ def _read(line: str, index: int, base: str) -> list[float]:
             continue
         value = float(field) if NUMBER.fullmatch(field) else math.nan
         if not math.isfinite(value):
-            raise BadLine(0, index, f"{field[:40]!r} is no log-probability")
+            raise BadLine(0, index, f"{field[:40]!r} is not a log-probability")
         if value > _ROUNDING:
             raise BadLine(
                 0,
@@ -153,7 +155,7 @@ def _count(references: References, count_ends: bool) -> dict[str, int]:
 
 def _warnings(nats: float, tokens: int, impossible: int) -> Iterator[str]:
     if impossible:
-        yield f"the perplexity is infinite: tokens of probability 0: {impossible}"
+        yield f"the perplexity is infinite: {number_of(impossible, 'tokens have')} probability 0"
     if tokens and not nats:
         yield "every log-probability is 0"
 

@@ -153,4 +153,4 @@ def _warnings(references: References, tokenize: str, lines: int, empty: int) -> 
             "and 0-9): --tokenize zh for Chinese, unicode for other scripts"
         )
     if empty:
-        yield f"no token in any reference, so a score of 0: {empty} of {lines} lines"
+        yield f"{empty} of {lines} lines score 0 because their references have no token"

@@ -56,7 +56,7 @@ class Records:
             first = lines.setdefault(key, number)
             if first != number:
                 where = f"{display_name(self.path)}:{number}"
-                raise DataError(f"{where}: identifier {key!r} is that of line {first}, too")
+                raise DataError(f"{where}: identifier {key!r} is already used in line {first}")
             yield key, text
 
     def _from_json(self, line: str) -> tuple[str, str]:
@@ -65,7 +65,7 @@ class Records:
         except json.JSONDecodeError as error:
             raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from error
         except RecursionError as error:
-            raise ValueError("not JSON that can be read: nested too deep") from error
+            raise ValueError("JSON that is nested too deep") from error
         if not isinstance(values, dict):
             raise ValueError('not a JSON object, such as {"id": "1", "text": "…"}')
         text = values.get("text")
@@ -83,17 +83,19 @@ def _get_id(values: dict[str, object]) -> str:
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
-            raise ValueError(f"{name}: {json.dumps(value)[:40]} is no identifier, a string is")
+            raise ValueError(f"{name}: {json.dumps(value)[:40]} is not an identifier; use a string")
         return str(value)
-    raise ValueError(f"no identifier: none of {', '.join(_IDS)}; there are {_list_keys(values)}")
+    raise ValueError(
+        f"no identifier: expected one of {', '.join(_IDS)}; found {_list_keys(values)}"
+    )
 
 
 def _get_text(values: dict[str, object], name: str) -> str:
     value = values.get(name)
     if value is None:
-        raise ValueError(f"no text: neither text nor contents; there are {_list_keys(values)}")
+        raise ValueError(f"no text: expected text or contents; found {_list_keys(values)}")
     if not isinstance(value, str):
-        raise ValueError(f"{name}: {json.dumps(value)[:40]} is no string")
+        raise ValueError(f"{name}: {json.dumps(value)[:40]} is not a string")
     return value
 
 

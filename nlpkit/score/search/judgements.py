@@ -93,6 +93,6 @@ def _check_once(lines: dict[str, int], query: str, document: str, path: str, num
     first = lines.setdefault(document, number)
     if first != number:
         raise DataError(
-            f"{_place(path, number)}: document {document!r} of query {query!r} is in line {first},"
-            " too"
+            f"{_place(path, number)}: document {document!r} of query {query!r} is already in line "
+            f"{first}"
         )

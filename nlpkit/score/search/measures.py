@@ -118,11 +118,11 @@ def parse(text: str) -> Measure:
     if name in _NEED_CUTOFF and cutoff is None:
         raise UsageError(f"{text}: needs a depth, such as {name}@10")
     if name == "Rprec" and cutoff:
-        raise UsageError(f"{text}: Rprec's depth is the number of relevant documents")
+        raise UsageError(f"{text}: Rprec takes no depth; it is the number of relevant documents")
     if cutoff is not None and int(cutoff) < 1:
         raise UsageError(f"{text}: the depth is at least 1")
     if name == "nDCG" and rel:
-        raise UsageError(f"{text}: nDCG takes relevances as gains, without a least one")
+        raise UsageError(f"{text}: nDCG takes relevances as gains, so it has no (rel=N)")
     if rel is not None and int(rel) < 1:
         raise UsageError(f"{text}: rel is at least 1")
     formula = _ndcg_of_all if name == "nDCG" and cutoff is None else _FORMULAS[name]
