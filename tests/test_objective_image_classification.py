@@ -153,8 +153,9 @@ def test_image_processor_of_transformers_makes_the_same_pixels(
 
     settings = {"mean": 0.1307, "std": 0.3081, "scale": 1 / 16, "resize": True} | resample
     objective = _objective(sizes, **settings)
-    written = objective.preprocessor()
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(written))
+    text = objective.checkpoint_files()["preprocessor_config.json"]
+    (tmp_path / "preprocessor_config.json").write_text(text)
+    written = json.loads(text)
     processor = AutoImageProcessor.from_pretrained(tmp_path, backend="pil")
     draw = np.random.default_rng(0)
     for shape in ((4, 6), (9, 7)):  # the second is resized

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2Model
 
 from nlpkit import cli
+from nlpkit.byte_sizes import parsed
 from nlpkit.checkpoints import files, hf_layout
-from nlpkit.checkpoints.shards import size_of, split
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import FileError
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.opened import find_checkpoint, open_checkpoint
 from tests import _adapters, _tiny, _tiny_tasks
@@ -27,7 +27,7 @@ def test_shards_are_those_of_save_pretrained(tmp_path: Path, limit: str) -> None
     tensors = load_file(tmp_path / "whole" / hf_layout.WEIGHTS)
     # The file sorts its tensors; transformers splits them in the order of the model.
     ordered = {name: tensors[name] for name in model.state_dict()}
-    hf_layout.write(tmp_path, {}, ordered, size_of(limit))
+    hf_layout.write(tmp_path, {}, ordered, parsed(limit))
     expected = sorted(path.name for path in (tmp_path / "theirs").glob("model*"))
     assert sorted(path.name for path in tmp_path.glob("model*")) == expected
     if limit != "1MB":
@@ -38,24 +38,9 @@ def test_shards_are_those_of_save_pretrained(tmp_path: Path, limit: str) -> None
         assert ours == theirs
 
 
-def test_split_by_hand_gives_a_large_tensor_its_own_file() -> None:
-    sizes = {"a": 1, "b": 2, "large": 9, "c": 1, "d": 4}
-    tensors = {name: torch.zeros(size, dtype=torch.uint8) for name, size in sizes.items()}
-    found = [[*shard] for shard in split(tensors, 4).values()]
-    assert found == [["large"], ["a", "b", "c"], ["d"]]
-
-
-@pytest.mark.parametrize(
-    ("text", "size"), [("2GB", 2 * 10**9), ("1.5 MB", 1_500_000), ("7kb", 7000)]
-)
-def test_sizes_are_read(text: str, size: int) -> None:
-    assert size_of(text) == size
-
-
-@pytest.mark.parametrize("text", ["2", "GB", "0GB", "-1MB", "2 GiB", ""])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="is no size; give a number with KB, MB, GB, TB"):
-        size_of(text)
+def test_size_of_a_shard_that_is_none_is_refused(tmp_path: Path, capsys) -> None:
+    assert cli.run(["convert", "model", str(tmp_path / "out"), "--max-shard-size", "2"]) == 2
+    assert "--max-shard-size: '2' is not an amount of memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["gpt2", "cpm_ant"])

@@ -8,7 +8,6 @@ from nlpkit.checkpoints import tokenizer_files
 from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.contracts.abilities import Generative, default_new_tokens
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.disk import read_json
 from nlpkit.models.config import ModelConfig
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
@@ -58,12 +57,6 @@ def write(directory: Path, settings: dict[str, Any]) -> None:
     """Write the file, unless there are no settings."""
     if settings:
         (directory / FILE).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def read(directory: Path) -> dict[str, Any]:
-    """Return the settings in a directory, {} if there are none."""
-    path = directory / FILE
-    return read_json(path) if path.is_file() else {}
 
 
 def _generates(architecture: str) -> bool:

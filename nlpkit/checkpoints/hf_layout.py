@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nlpkit.checkpoints import shards
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.hf_format import FOLDERS
@@ -41,11 +41,18 @@ def write(
 ) -> None:
     """Write `config.json` and `model.safetensors`, or its shards of at most `max_shard` bytes."""
     write_settings(directory, settings)
-    files = {WEIGHTS: tensors} if max_shard is None else shards.split(tensors, max_shard)
-    for name, each in files.items():
-        save_tensors(directory / name, each, {"format": "pt"})
-    if len(files) > 1:
-        (directory / INDEX).write_text(shards.index(files), encoding="utf-8")
+    if max_shard is None:
+        save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+        return
+    shards = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=max_shard)
+    for name, keys in shards.filename_to_tensors.items():
+        save_tensors(directory / name, {key: tensors[key] for key in keys}, {"format": "pt"})
+    if shards.is_sharded:
+        parameters = sum(tensor.numel() for tensor in tensors.values())
+        metadata = {"total_parameters": parameters, **shards.metadata}
+        index = {"metadata": metadata, "weight_map": shards.tensor_to_filename}
+        text = json.dumps(index, indent=2, sort_keys=True)
+        (directory / INDEX).write_text(text + "\n", encoding="utf-8")
 
 
 def save_tensors(
@@ -167,7 +174,11 @@ def check_dtypes(place: Path, weights: Mapping[str, Tensor]) -> None:
 
 def read_notes(directory: Path) -> dict[str, Any]:
     """Return `nlpkit.json`, which holds the objective, or an empty dict if there is none."""
-    path = directory / NOTES
+    return read_if_there(directory / NOTES)
+
+
+def read_if_there(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, or an empty dict if there is no file."""
     return read_json(path) if path.is_file() else {}
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from nlpkit.byte_sizes import parsed
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
@@ -79,7 +80,6 @@ def command(
         raise UsageError("--average: give at least two checkpoints and OUT")
     if len(checkpoints) > 1 and not average:
         raise UsageError("several checkpoints: --average writes the mean of their weights")
-    from nlpkit.checkpoints.shards import size_of
     from nlpkit.runs.convert import Options, convert
     from nlpkit.train.log import Log
 
@@ -90,7 +90,7 @@ def command(
         vocabulary=_path(beside.vocab),
         family=beside.family,
         average=[user_path(each) for each in checkpoints[1:]],
-        max_shard=None if written.max_shard_size is None else size_of(written.max_shard_size),
+        max_shard=_shard_size(written.max_shard_size),
     )
     source = user_path(checkpoints[0])
     made = convert(source, user_path(out), options, info=log.info, warn=log.warn)
@@ -100,6 +100,13 @@ def command(
     )
     log.info(f"to share it, fill in the licence in its README.md, then: {made['upload']}")
     common.result(made["checkpoint"], **made)
+
+
+def _shard_size(size: str | None) -> int | None:
+    try:
+        return None if size is None else parsed(size)
+    except ValueError as error:
+        raise UsageError(f"--max-shard-size: {error}") from error
 
 
 def _path(name: str | None) -> Path | None:

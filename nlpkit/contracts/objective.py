@@ -78,6 +78,9 @@ class TrainedModel(Protocol):
         """Return the representation (S, C) of each sequence for a task."""
 
 
+PREPROCESSOR = "preprocessor_config.json"  # how transformers makes inputs, such as of images
+
+
 class Objective(ABC):
     """An objective bound to its settings, a tokenizer and a model's settings.
 
@@ -173,15 +176,15 @@ class Objective(ABC):
         """
         return {}
 
-    # The settings of transformers' processor, such as the scale of pixels.
+    # Files of a checkpoint that `transformers` reads, such as its processor's.
 
     @classmethod
     def with_preprocessor(cls, config: Any, settings: Mapping[str, Any]) -> Any:
-        """Return `config` with what it does not set from the `settings`, or with defaults."""
+        """Return `config` with what it does not set from `PREPROCESSOR`, or with defaults."""
         return config
 
-    def preprocessor(self) -> dict[str, Any]:
-        """Return the content of `preprocessor_config.json`; if empty, there is no such file."""
+    def checkpoint_files(self) -> Mapping[str, str]:
+        """Return texts of files that lie in each checkpoint, by name, such as a chat template."""
         return {}
 
     # The rest is for `nlpkit selftest`. In a list each objective describes only itself.

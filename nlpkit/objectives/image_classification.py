@@ -8,6 +8,7 @@ S images, H height, W width, D channels.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -17,7 +18,7 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Field, Loss, Term
-from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.objective import PREPROCESSOR, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
@@ -153,10 +154,10 @@ class Objective(Task):
         unset = {name: value for name, value in given.items() if getattr(config, name) is None}
         return config.model_validate(config.model_dump() | unset)
 
-    def preprocessor(self) -> dict[str, Any]:
-        """Return the content of `preprocessor_config.json`."""
+    def checkpoint_files(self) -> dict[str, str]:
+        """Return the settings of transformers' processor."""
         height, width, channels = self.image_shape
-        return {
+        settings = {
             "image_processor_type": "ViTImageProcessor",
             **({"do_convert_rgb": True} if channels == 3 else {}),
             "do_resize": self.config.resize,
@@ -168,6 +169,7 @@ class Objective(Task):
             "image_mean": self.mean.tolist(),
             "image_std": self.std.tolist(),
         }
+        return {PREPROCESSOR: json.dumps(settings, indent=2) + "\n"}
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return nothing to tokenise; raise `RowError` for an image or a class that is unfit."""

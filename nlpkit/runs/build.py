@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_model, preprocessor
+from nlpkit.checkpoints import any_layout, hf_layout, hf_model
+from nlpkit.contracts.objective import PREPROCESSOR
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
@@ -232,10 +233,11 @@ def bind_objective(
 
 def _with_preprocessor(objective: Any, settings: Any, source: Path | None) -> Any:
     """Return the settings, with those of a checkpoint's preprocessor that are not set."""
+    found = hf_layout.read_if_there(source / PREPROCESSOR) if source else {}
     try:
-        return objective.with_preprocessor(settings, preprocessor.read(source) if source else {})
+        return objective.with_preprocessor(settings, found)
     except ValueError as error:
-        raise UsageError(f"{source}/{preprocessor.FILE}: {error}") from error
+        raise UsageError(f"{source}/{PREPROCESSOR}: {error}") from error
 
 
 def _same_task(old: Any, new: Any) -> bool:

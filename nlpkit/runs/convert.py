@@ -17,7 +17,6 @@ from nlpkit.checkpoints import (
     hf_layout,
     hf_model,
     objective_heads,
-    preprocessor,
     tokenizer_files,
 )
 from nlpkit.contracts.objective import Objective
@@ -147,15 +146,18 @@ def _write_beside(model: _Model, directory: Path, settings: dict[str, Any]) -> N
     if model.tokenizer is not None:
         use = tokenizer_files.use_of(model.objective, model.loaded.config, model.tokenizer)
         tokenizer_files.save(model.tokenizer, directory, use)
-    generation = generation_settings.read(path) or generation_settings.of_objective(
-        model.objective, model.tokenizer, settings
-    )
+    generation = hf_layout.read_if_there(
+        path / generation_settings.FILE
+    ) or generation_settings.of_objective(model.objective, model.tokenizer, settings)
     generation_settings.write(directory, generation)
     notes = {**any_layout.read_notes(path), "nlpkit": __version__}
     notes.pop("base", None)
     hf_layout.write_notes(directory, notes)
-    if inputs := preprocessor.read(path):
-        preprocessor.write(directory, inputs)
+    more = model.objective.checkpoint_files() if model.objective is not None else {}
+    for name, text in more.items():
+        old = path / name  # which may have been edited
+        own = old.read_text(encoding="utf-8") if old.is_file() else text
+        (directory / name).write_text(own, encoding="utf-8")
 
 
 def _card(model: _Model, directory: Path, parameters: int, averaged: Sequence[Path]) -> str:

@@ -150,10 +150,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         peft_layout.write(directory, peft_layout.Adapters(*adapters), weights, tensors, grown=grown)
         notes["base"] = part.base_hash
     hf_layout.write_notes(directory, notes)
-    if settings := objective.preprocessor():
-        from nlpkit.checkpoints import preprocessor
-
-        preprocessor.write(directory, settings)
+    for name, text in objective.checkpoint_files().items():
+        (directory / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:
         use = tokenizer_files.use_of(objective, part.config, tokenizer)
         tokenizer_files.save(tokenizer, directory, use)

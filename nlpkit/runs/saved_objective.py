@@ -8,8 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout, preprocessor, tokenizer_files
+from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
 from nlpkit.checkpoints.hf_model import Loaded
+from nlpkit.contracts.objective import PREPROCESSOR
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.lines import shown
 from nlpkit.errors import FileError, UsageError
@@ -112,7 +113,9 @@ def _bound(
     else:
         settings = _with_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
-    config = module.Objective.with_preprocessor(config, preprocessor.read(directory))
+    config = module.Objective.with_preprocessor(
+        config, hf_layout.read_if_there(directory / PREPROCESSOR)
+    )
     if lacking := missing_needs(module.Objective, model_config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     if isinstance(tokenizer, Extendable):
