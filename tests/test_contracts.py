@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import recipe, registry
+from nlpkit.attention.choice import load_kind
 from nlpkit.contracts.objective import Objective
 from nlpkit.errors import RecipeError, UsageError
 from tests import _tiny
@@ -43,6 +44,31 @@ def rows(file, columns, counts):
     """Yield nothing."""
     yield from ()
 '''
+KIND = '''
+from nlpkit.config import FrozenConfig
+
+VISIBILITY = "causal"
+FIELDS = ("position",)
+KERNEL = "causal"
+
+class Config(FrozenConfig):
+    """No settings."""
+
+def mask(config, q, k):
+    return k["position"] <= q["position"]
+
+def pairs(config, lengths):
+    return 0.0
+'''
+BACKEND = """
+RANK = 0
+
+def refuses(request):
+    return None
+
+def prepare(request):
+    return lambda q, k, v: v
+"""
 
 
 @pytest.fixture
@@ -73,6 +99,19 @@ def test_part_that_is_a_module_gets_the_defaults(write) -> None:
     assert registry.load("data/readers", write(READER)).INSIDE == ""
 
 
+def test_kind_of_attention_gets_the_defaults(write) -> None:
+    kind = load_kind(write(KIND))
+    assert (kind.OPTIONAL, kind.attend, kind.ranges, kind.DROPOUT) == ((), None, None, False)
+    config = kind.Config()
+    assert kind.visibility(config) == "causal"
+    assert kind.tensors(config, 2, 4) == kind.buffers(config) == {}
+
+
+def test_backend_gets_the_defaults(write) -> None:
+    backend = registry.load("attention/backends", write(BACKEND))
+    assert (backend.DEVICE, backend.GROUPED, backend.suits(None)) == (None, False, True)
+
+
 @pytest.mark.parametrize(
     ("folder", "text", "old", "new", "what"),
     [
@@ -89,6 +128,14 @@ def test_part_that_is_a_module_gets_the_defaults(write) -> None:
          "has no 'ENDINGS'; it has 'ENDING', which may be meant"),
         ("data/readers", READER, "def rows", "def row",
          "has no 'rows'; it has 'row', which may be meant"),
+        ("attention/kinds", KIND, "def mask", "def masks",
+         "has no 'mask' or 'attend'; it has 'masks', which may be meant"),
+        ("attention/kinds", KIND, "def mask", "def atend",
+         "has no 'mask' or 'attend'; it has 'atend', which may be meant"),
+        ("attention/kinds", KIND, "KERNEL", "KERNELL", "has 'KERNELL'; did you mean 'KERNEL'?"),
+        ("attention/backends", BACKEND, "def refuses", "def refuse",
+         "has no 'refuses'; it has 'refuse', which may be meant"),
+        ("attention/backends", BACKEND, "RANK", "RANKS", "has 'RANKS'; did you mean 'RANK'?"),
     ],
 )  # fmt: skip
 def test_part_with_a_wrong_member_is_refused_with_its_file(

@@ -24,8 +24,12 @@ def complete(part: ModuleType, contract: ModuleType) -> None:
     """
     for place, each, cls in contracts_of(part, contract):
         if missing := _missing(each, cls):
-            hint = _hint(missing[0], [n for n in _own_names(each, cls) if n not in members(cls)])
-            raise UsageError(f"{place} has no {missing[0]!r}{hint}")
+            near = contract.CONTRACTS if each is part else (cls,)
+            lacks = [m[0] for c in near if len(m := _missing(each, c)) == len(missing)]
+            own = [name for name in _own_names(each, cls) if name not in members(cls)]
+            hint = next(filter(None, (_hint(name, own) for name in lacks)), "")
+            what = " or ".join(map(repr, dict.fromkeys(lacks)))
+            raise UsageError(f"{place} has no {what}{hint}")
         # Our own names are checked by a test, which need not be fast.
         if not part.__name__.startswith("nlpkit.") and (wrong := misspelt(each, cls)):
             raise UsageError(f"{place} has {wrong[0]!r}; did you mean {wrong[1]!r}?")
