@@ -220,7 +220,8 @@ def bind_objective(
     if recipe.eval.metrics is not None:
         objective.metrics = tuple(recipe.eval.metrics)
     part.objective_heads = objective.heads
-    checks.check_training(resolved, objective)
+    if isinstance(objective, Task) or recipe.train.z_loss or recipe.train.best_by != "loss":
+        checks.check_training(resolved, objective)
     if recipe.train.tune == "prompt":
         part.prompt_rows = checks.prompt_rows(resolved, objective)
     if isinstance(objective, Task):

@@ -62,7 +62,8 @@ def pretrain(
     with stop.abortable():
         named = resuming.named_checkpoint(resume)
         run = prepare(resolved, directory, accelerator, log, stop, named)
-    state, checkpoint = resuming.restore(run, resume)
+    checkpoint = from_first(PartialState(), lambda: resuming.find_checkpoint(run, resume))
+    state = resuming.restore(run, checkpoint) if checkpoint else State()
     announce(run, state)
     pace = _pace(run, state)
     if accelerator.is_main_process and state.step == 0:

@@ -4,7 +4,6 @@ import platform
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -22,7 +21,7 @@ from nlpkit.checkpoints import (
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
-from nlpkit.runs.run import Run, from_first
+from nlpkit.runs.run import Run
 from nlpkit.runs.save import find_problem, read_state
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
@@ -30,18 +29,15 @@ from nlpkit.train.state import State
 _NAMED = 3  # changed settings
 
 
-def restore(run: Run, resume: str) -> tuple[State, files.Checkpoint | None]:
-    """Restore the newest valid checkpoint and return its state, or a new state if there is none.
+def restore(run: Run, checkpoint: files.Checkpoint) -> State:
+    """Restore a checkpoint and return its state.
 
     Writes nothing to the run's directory: that is for `begin`.
 
     Raises:
-        UsageError: the data, the tokenizer, `--resume` or an allowed change does not fit the run.
+        UsageError: the data, the tokenizer or an allowed change does not fit the run.
         FileError: a file is missing or damaged, or does not fit the model.
     """
-    checkpoint = from_first(PartialState(), lambda: _checkpoint_to_resume(run, resume))
-    if checkpoint is None:
-        return State(), None
     saved, state = read_state(checkpoint.path, run.settings.best_by)
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
@@ -72,7 +68,7 @@ def restore(run: Run, resume: str) -> tuple[State, files.Checkpoint | None]:
             "results are equal up "
             "to rounding, not bit for bit"
         )
-    return state, checkpoint
+    return state
 
 
 def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
@@ -187,7 +183,12 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
         raise FileError(f"{path}: {error} is missing from {peft_layout.WEIGHTS}") from error
 
 
-def _checkpoint_to_resume(run: Run, resume: str) -> files.Checkpoint | None:
+def find_checkpoint(run: Run, resume: str) -> files.Checkpoint | None:
+    """Return the checkpoint that the run goes on from: the newest valid one, or that of `--resume`.
+
+    Raises:
+        UsageError, FileError: `--resume` names none, or one that does not fit.
+    """
     path = run.directory.path
     named = named_checkpoint(resume)
     begun = files.list_directories(path) and run.directory.status().get("resumed_from")
