@@ -7,6 +7,7 @@ order, with the first line of its docstring. Bodies of modules and classes do no
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -52,8 +53,8 @@ def table(found: Trace) -> list[str]:
 
 def _about(file: str) -> str:
     text = ast.get_docstring(ast.parse((ROOT / file).read_text("utf-8"))) or ""
-    first, stop, _ = text.partition("\n\n")[0].replace("\n", " ").partition(". ")
-    return (first + stop).rstrip(". ").replace("|", "\\|")
+    first = re.split(r"(?<!et al)\.\s", text.replace("\n\n", ". "))[0]
+    return " ".join(first.split()).rstrip(".").replace("|", "\\|")
 
 
 def _lines(file: str, entered: set[tuple[str, int]]) -> int:
@@ -87,7 +88,9 @@ def _run(arguments: list[str]) -> None:
     finally:
         sys.setprofile(None)
     modules = sum(name.partition(".")[0] == "nlpkit" for name in sys.modules)
-    print(json.dumps({"in": {file: sorted(of) for file, of in entered.items()}, "modules": modules}))
+    print(
+        json.dumps({"in": {file: sorted(of) for file, of in entered.items()}, "modules": modules})
+    )
     sys.exit(code)
 
 

@@ -26,7 +26,6 @@ from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.models.meta import meta_model
 from nlpkit.recipe.schema import schema
 from nlpkit.train import settings as train_settings
-from nlpkit.train.optimizers.contract import OptimizerPart
 
 ROOT = Path(nlpkit.__file__).parent
 DESIGN = ROOT.parent / "docs" / "design.md"
@@ -328,7 +327,6 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), _parts("train/optimizers"))
 def test_optimizer_offers_its_contract(folder: str, name: str) -> None:
     optimizer = registry.load(folder, name)
-    _assert_keeps(optimizer, OptimizerPart)
     # A recipe's default settings of it are enough, and it reads settings that there are.
     assert optimizer.Config() == optimizer.Config.model_validate({})
     assert {*optimizer.READS} <= {*train_settings.Config.model_fields}
@@ -347,7 +345,14 @@ def test_tokenizer_has_ids_of_special_tokens(folder: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("folder", "part_name"),
-    _parts("objectives", "tokenizers", "data/readers", "attention/kinds", "attention/backends"),
+    _parts(
+        "objectives",
+        "tokenizers",
+        "data/readers",
+        "attention/kinds",
+        "attention/backends",
+        "train/optimizers",
+    ),
 )
 def test_part_keeps_its_contract(folder: str, part_name: str) -> None:
     part = registry.load(folder, part_name)  # raises if a required member is missing

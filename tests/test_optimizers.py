@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 from nlpkit import registry
 from nlpkit.attention.choice import Choice
+from nlpkit.contracts.optimizer import Group
 from nlpkit.errors import Unsupported
 from nlpkit.models import families, lora
 from nlpkit.models.head import DenseHead, Head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.models.meta import meta_model
+from nlpkit.train import param_groups
 from nlpkit.train.optim import groups, optimizers, set_rates
-from nlpkit.train.optimizers import contract
 from nlpkit.train.settings import ResolvedTraining
 
 NAMES = registry.names("train/optimizers")
@@ -290,7 +291,7 @@ def test_three_steps_of_muon_are_those_of_torch_on_single_matrices(
 def test_muon_of_a_run_in_float32_iterates_in_float32(shape: tuple[int, int]) -> None:
     """A CPU without units for bfloat16 takes 25 times as long in it."""
     model = nn.Linear(*shape, bias=False)
-    group = contract.Group("Muon", "layer matrices", [*model.parameters()], 1.0, 0.0, 0, 1)
+    group = Group("Muon", "layer matrices", [*model.parameters()], 1.0, 0.0, 0, 1)
     settings = _settings("muon", lr=1.0, weight_decay=0.0, precision="fp32")
     (made,) = settings.optimizer.module.make(settings.optimizer.config, settings, [group])
     (weight,) = model.parameters()
@@ -367,7 +368,7 @@ def test_soft_prompts_are_tuned_without_decay_and_without_muon() -> None:
 def test_a_line_of_a_group_says_its_matrices_weights_rate_and_decay() -> None:
     # By hand: q, k and v of two layers, 3 * 16 * 16 each.
     found = [
-        contract.line(group.figures()) for group in groups(_outline("gpt2"), _settings("muon"))
+        param_groups.line(group.figures()) for group in groups(_outline("gpt2"), _settings("muon"))
     ]
     assert "Muon: 2 x 3 layer matrices; 1,536 weights; lr 0.02, decay 0.1" in found
     assert json.dumps([group.figures() for group in groups(_outline("gpt2"), _settings("muon"))])
@@ -377,12 +378,12 @@ def test_a_line_of_a_group_says_its_matrices_weights_rate_and_decay() -> None:
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(param_groups.importlib.util, "find_spec", lambda name: None)
     said = "train.optimizer: lion-pytorch is not installed (pip install lion-pytorch)"
     with pytest.raises(Unsupported) as caught:
         optimizers(_model("gpt2"), _settings("lion"))
     assert str(caught.value) == said
-    contract.check_installed("muon")  # needs none
+    param_groups.check_installed(None)  # needs none
 
 
 def test_settings_of_adamw_are_refused_by_those_that_do_not_use_them() -> None:

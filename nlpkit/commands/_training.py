@@ -135,10 +135,10 @@ def _check(resolved: "Resolved", common: Common) -> None:
 
 def check_installed(resolved: "Resolved") -> None:
     """Raise an error if a package is missing that a tracker or the optimizer needs."""
-    from nlpkit.train.optimizers import contract as optimizers
+    from nlpkit.train import param_groups
 
     if names := resolved.recipe.train.trackers:
         from nlpkit.train import trackers
 
         trackers.check_installed(names)
-    optimizers.check_installed(resolved.recipe.train.optimizer.name)
+    param_groups.check_installed(resolved.recipe.train.optimizer.module.PACKAGE)

@@ -10,7 +10,7 @@ import typer
 from nlpkit.commands._options import Common, RecipeName, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
-from nlpkit.train.optimizers.contract import line
+from nlpkit.train.param_groups import line
 
 BatchOption = Annotated[
     bool, typer.Option("--batch", help="print the first batch instead, one token per line")

@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlpkit import registry
 from nlpkit.data.amount import about_tokens
 from nlpkit.models.sizes import Family
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.settings import Recipe
-from nlpkit.train.optimizers.contract import FOLDER
 
 TOKENS_PER_PARAMETER = 20
 EPOCHS = 4
@@ -64,8 +62,7 @@ class Defaults:
 
     def _rate(self, width: int, share: float) -> float:
         optimizer = self.recipe.train.optimizer
-        rule = getattr(registry.load(FOLDER, optimizer.name), "peak_lr", None)
-        rate = rule(optimizer.config, width) if rule else None
+        rate = optimizer.module.peak_lr(optimizer.config, width)
         if rate is None:
             what = f"missing: optimizer {optimizer.name} has no rate for every size; set it"
             raise Refused(("train", "lr"), what)

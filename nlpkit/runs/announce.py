@@ -13,7 +13,7 @@ from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
-from nlpkit.train.optimizers.contract import line
+from nlpkit.train.param_groups import line
 from nlpkit.train.schedule import long_warmup, stable_end
 from nlpkit.train.settings import Config
 from nlpkit.train.state import LOSS, Pace, State
@@ -85,7 +85,7 @@ def _announce_optimizers(run: Run) -> None:
     found, chosen = groups(run.unwrapped.model, run.settings), run.settings.optimizer
     for group in found:
         run.log.info(f"optimizer: {line(group.figures())}")
-    wanted = getattr(chosen.module, "NAME", None)
+    wanted = chosen.module.NAME
     if wanted and all(group.optimizer != wanted for group in found):
         others = ", ".join(dict.fromkeys(group.optimizer for group in found))
         run.log.warn(

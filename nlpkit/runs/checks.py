@@ -52,7 +52,7 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
 def check_optimizer(resolved: Resolved) -> None:
     """Raise `UsageError` if `train.optimizer` cannot work on sharded parameters (FSDP)."""
     optimizer = resolved.recipe.train.optimizer
-    if not getattr(optimizer.module, "SHARDED", False):
+    if not optimizer.module.SHARDED:
         folder = optimizer.FOLDER
         able = [n for n in registry.names(folder) if registry.load(folder, n).SHARDED]
         raise UsageError(

@@ -6,13 +6,13 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from nlpkit.contracts.optimizer import Group
 from nlpkit.data.loader import Stream
 from nlpkit.models.meta import on_meta
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
-from nlpkit.train.optimizers.contract import Group
 from nlpkit.train.schedule import resolve_steps
 from nlpkit.train.settings import Config, ResolvedTraining
 

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from nlpkit.contracts.optimizer import Group, Trained
 from nlpkit.models.matrices import layer_matrices
-from nlpkit.train.optimizers.contract import Group, Trained
 from nlpkit.train.settings import ResolvedTraining
 
 _MARK = "__dynamo_disable"  # torch/_compile.py: a method that has it is called as it is

@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.byte_sizes import parsed
 from nlpkit.config import FrozenConfig, Workers
+from nlpkit.contracts.optimizer import OptimizerPart
 from nlpkit.durations import seconds
 from nlpkit.part import Part, name_in
 from nlpkit.train.average_config import AverageConfig
-from nlpkit.train.optimizers.contract import FOLDER, OptimizerPart
 from nlpkit.train.trackers import Tracker
 
 # Settings that do not change the result; a run can be resumed with other values.
@@ -38,7 +38,7 @@ class Optimizer(Part):
     @property
     def module(self) -> OptimizerPart:
         """The module of this name."""
-        return cast(OptimizerPart, registry.load(FOLDER, self.name))
+        return cast(OptimizerPart, registry.load(self.FOLDER, self.name))
 
 
 class Config(FrozenConfig):
@@ -231,7 +231,7 @@ class Config(FrozenConfig):
             raise ValueError(f"decay_ratio: of schedule wsd, not of {self.schedule}; remove it")
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
-        reads = getattr(self.optimizer.module, "READS", ())
+        reads = self.optimizer.module.READS
         for name in _OF_ADAM:
             usual = type(self).model_fields[name].default
             if name not in reads and getattr(self, name) != usual:

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nlpkit.contracts.optimizer import Group
 from nlpkit.train import placement
-from nlpkit.train.optimizers.contract import Group, param_groups
+from nlpkit.train.param_groups import param_groups
 
 
 class SplitMuon(torch.optim.Muon):

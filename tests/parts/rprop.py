@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group, Trained
+from nlpkit.train.param_groups import by_dimension, param_groups
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

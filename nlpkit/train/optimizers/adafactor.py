@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group, Trained
+from nlpkit.train.param_groups import by_dimension, param_groups
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,9 +21,7 @@ if TYPE_CHECKING:
 
     from nlpkit.train.settings import ResolvedTraining
 
-READS = ()
 SHARDED = True  # `train/whole_parameters.py` puts the shards of a parameter together
-PACKAGE = None
 
 
 class Config(FrozenConfig):

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group, Trained
+from nlpkit.train.param_groups import by_dimension, param_groups
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 READS = ("beta1", "beta2", "adam_eps")
 SHARDED = True
-PACKAGE = None
 RATE = 2e-3  # at a width of 256
 NARROWEST = 128  # the rate of narrower models was not tried
 

@@ -12,20 +12,14 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.contract import (
-    Group,
-    Trained,
-    by_dimension,
-    check_installed,
-    param_groups,
-)
+from nlpkit.contracts.optimizer import Group, Trained
+from nlpkit.train.param_groups import by_dimension, check_installed, param_groups
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from nlpkit.train.settings import ResolvedTraining
 
-READS = ()
 SHARDED = True
 PACKAGE = "lion-pytorch"
 
@@ -44,7 +38,7 @@ def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list
 
 def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
     """Return lion-pytorch's Lion; raise `Unsupported` if it is not installed."""
-    check_installed("lion")
+    check_installed(PACKAGE)
     from lion_pytorch import Lion
 
     return [Lion(param_groups(groups), lr=settings.lr, betas=(config.beta1, config.beta2))]

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.optimizer import Group, Trained
 from nlpkit.train.optimizers.adamw import NARROWEST, adamw
-from nlpkit.train.optimizers.contract import Group, Trained, decay_of
+from nlpkit.train.param_groups import decay_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 READS = ("beta1", "beta2", "adam_eps")  # of the AdamW part
 SHARDED = True  # `train/split_muon.py` puts the shards of a matrix together
-PACKAGE = None
 RATE = 8e-3  # at a width of 256
 NAME = "Muon"  # of its groups; a run without one is warned
 

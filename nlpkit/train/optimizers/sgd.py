@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.train.optimizers.contract import Group, Trained, by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group, Trained
+from nlpkit.train.param_groups import by_dimension, param_groups
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from nlpkit.train.settings import ResolvedTraining
 
-READS = ()
 SHARDED = True
-PACKAGE = None
 
 
 class Config(FrozenConfig):
