@@ -57,6 +57,9 @@ def run(arguments):
     print(sum(arguments.numbers), *arguments.m)
     return None if arguments.none else sum(arguments.numbers)
 '''
+# A misspelt member, and none at all.
+MISSPELT = f"{COUNT}LOWER_IS_BETER = True\n"
+NOTHING = '"""Nothing."""\ndef scores(hypotheses, references): ...\n'
 HYP = "The cat is on the desk.\nIt is a dog\nhello\n"
 REF = "The cat is on the desk.\nit is a dog\nhullo\n"
 
@@ -67,7 +70,9 @@ def make_folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "mylab"
     package.mkdir()
-    for name, text in (("equal", METRIC), ("count", COUNT), ("total", TOOL)):
+    parts = {"equal": METRIC, "count": COUNT, "total": TOOL}
+    parts |= {"misspelt": MISSPELT.replace("LOWER_IS_BETTER = True\n", ""), "nothing": NOTHING}
+    for name, text in parts.items():
         (package / f"{name}.py").write_text(text)
     for name in [name for name in sys.modules if name.startswith("mylab")]:
         del sys.modules[name]

@@ -6,7 +6,7 @@ line is removed, and spaces inside a line count as characters, except with `igno
 """
 
 from nlpkit.contracts.metric import Option
-from nlpkit.score.counts.error_rate import ErrorRate
+from nlpkit.score.counts.error_rate import make_error_rate
 
 LOWER_IS_BETTER = True
 OPTIONS = (
@@ -25,6 +25,6 @@ def _signature(*, lowercase: bool = False, ignore_spaces: bool = False) -> str:
     return f"case:{case}|tok:char|spaces:{spaces}|level:corpus"
 
 
-_RATE = ErrorRate("CER", "characters", _tokens, _signature)
+_RATE = make_error_rate("CER", "characters", _tokens, _signature)
 score, sentences = _RATE.score, _RATE.sentences
 statistics, from_sums = _RATE.statistics, _RATE.from_sums

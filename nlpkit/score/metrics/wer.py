@@ -6,7 +6,7 @@ those of `jiwer.process_words`. Differs from jiwer: a tab or U+3000 also separat
 """
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
-from nlpkit.score.counts.error_rate import ErrorRate
+from nlpkit.score.counts.error_rate import make_error_rate
 from nlpkit.score.counts.words import is_unspaced
 
 LOWER_IS_BETTER = True
@@ -21,7 +21,7 @@ def _signature(*, lowercase: bool = False) -> str:
     return f"case:{'lc' if lowercase else 'mixed'}|tok:whitespace|level:corpus"
 
 
-_RATE = ErrorRate("WER", "words", _tokens, _signature)
+_RATE = make_error_rate("WER", "words", _tokens, _signature)
 sentences, statistics, from_sums = _RATE.sentences, _RATE.statistics, _RATE.from_sums
 
 
