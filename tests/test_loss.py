@@ -171,7 +171,12 @@ def test_loss_upstream_gradient_scales_both_gradients() -> None:
         torch.testing.assert_close(other, -3.5 * one)
 
 
-def test_loss_second_backward_of_one_graph_is_the_same() -> None:
+@pytest.mark.parametrize("torch_says", [True, False], ids=["asked", "not told"])
+def test_loss_second_backward_of_one_graph_is_the_same(
+    torch_says: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not torch_says:  # whether the graph is kept, which is private to torch
+        monkeypatch.delattr(torch._C._autograd, "_get_current_graph_task_keep_graph")
     hidden, weight, targets = _inputs(CHUNK + 9)
     total, _ = linear_cross_entropy(hidden, weight, targets)
     first = torch.autograd.grad(total / 7, (hidden, weight), retain_graph=True)

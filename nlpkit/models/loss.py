@@ -6,6 +6,7 @@ M targets, M' targets of a chunk, C hidden_size, V vocabulary.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,6 +32,14 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
+@dataclass(frozen=True)
+class _Settings:
+    label_smoothing: float
+    z_loss: float
+    with_grad: bool
+    dtype: torch.dtype  # of the products
+
+
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -40,16 +49,13 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         loss_weights: Tensor | None,
-        label_smoothing: float,
-        z_loss: float,
-        with_grad: bool,
-        dtype: torch.dtype,
+        settings: _Settings,
     ) -> tuple[Tensor, Tensor]:
-        wide = _wide(hidden)
+        wide, dtype = _wide(hidden), settings.dtype
         token_losses, normalizers = torch.empty(2, len(targets), dtype=wide, device=hidden.device)
-        of_hidden, of_weight, of_bias = (with_grad and n for n in ctx.needs_input_grad[:3])
+        of_hidden, of_weight, of_bias = (settings.with_grad and n for n in ctx.needs_input_grad[:3])
         hidden_grad = torch.empty_like(hidden) if of_hidden else None
-        weight_grad: Tensor | None = None
+        weight_grad = torch.zeros_like(weight) if of_weight and not len(targets) else None
         bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
         states, table = hidden.to(dtype), weight.to(dtype)  # once, not for each chunk
         size, together = sizes(len(weight), dtype)
@@ -59,15 +65,11 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 logits = (states[rows] @ table.T).to(wide)  # (M', V)
                 if bias is not None:
                     logits += bias
-                chosen = targets[rows, None]
-                likely, normalizer = _softmax(logits)
-                normalizers[rows] = normalizer.squeeze(1)
-                token_losses[rows] = _losses(logits, normalizer, chosen, label_smoothing).squeeze(1)
-                if not (of_hidden or of_weight or of_bias):
+                weights = None if loss_weights is None else loss_weights[rows, None]
+                chunk = _chunk(logits, targets[rows, None], weights, settings)
+                token_losses[rows], normalizers[rows], part = chunk
+                if part is None:
                     continue
-                part = _logits_grad(likely, normalizer, chosen, label_smoothing, z_loss)
-                if loss_weights is not None:
-                    part *= loss_weights[rows, None]
                 if bias_grad is not None:
                     bias_grad += part.sum(0)
                 if rows == block:  # float32 needs no copy
@@ -76,32 +78,55 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 if grad is None:
                     grad = states.new_empty(block.stop - block.start, len(weight))
                 grad[rows.start - block.start : rows.stop - block.start] = part
-            if grad is None:  # none is wanted
-                continue
-            if hidden_grad is not None:
+            if grad is not None and hidden_grad is not None:
                 hidden_grad[block] = grad @ table
-            if of_weight:
+            if grad is not None and of_weight:
                 weight_grad = _add_product(weight_grad, grad.T, states[block], _wide(weight))
-        if weight_grad is not None:
-            weight_grad = weight_grad.to(weight.dtype)
-        elif of_weight:  # without targets
-            weight_grad = torch.zeros_like(weight)
-        if bias_grad is not None and bias is not None:
-            bias_grad = bias_grad.to(bias.dtype)
+        weight_grad = None if weight_grad is None else weight_grad.to(weight.dtype)
+        bias_grad = bias_grad if bias_grad is None or bias is None else bias_grad.to(bias.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.mark_non_differentiable(token_losses)
-        summed = token_losses + z_loss * normalizers.square() if z_loss else token_losses
-        weighted = summed if loss_weights is None else summed * loss_weights
-        return weighted.sum(dtype=torch.float64).to(wide), token_losses
+        return _sum(token_losses, normalizers, loss_weights, settings.z_loss), token_losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # A table's gradient is large: it is scaled in place, unless the graph is kept for another
         # backward pass.
-        kept = torch._C._autograd._get_current_graph_task_keep_graph()
+        kept = _keeps_graph()
         scaled = (g if g is None else _scaled(g, scale, not kept) for g in ctx.saved_tensors)
-        return *scaled, None, None, None, None, None, None
+        return *scaled, None, None, None
+
+
+def _keeps_graph() -> bool:
+    """Return whether the graph is kept after this backward pass, as far as torch says it."""
+    asked = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", None)
+    return asked is None or bool(asked())
+
+
+def _chunk(
+    logits: Tensor, chosen: Tensor, weights: Tensor | None, settings: _Settings
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return losses (M'), the log of the normalizers (M') and the gradient of the logits (M', V).
+
+    `chosen` and `weights` are (M', 1).
+    """
+    smoothing = settings.label_smoothing
+    likely, normalizer = _softmax(logits)
+    losses = _losses(logits, normalizer, chosen, smoothing)
+    grad = None
+    if settings.with_grad:
+        grad = _logits_grad(likely, normalizer, chosen, smoothing, settings.z_loss)
+        if weights is not None:
+            grad *= weights
+    return losses.squeeze(1), normalizer.squeeze(1), grad
+
+
+def _sum(losses: Tensor, normalizers: Tensor, weights: Tensor | None, z_loss: float) -> Tensor:
+    """Return the weighted sum of losses (M,), summed in float64."""
+    total = losses + z_loss * normalizers.square() if z_loss else losses
+    total = total if weights is None else total * weights
+    return total.sum(dtype=torch.float64).to(losses.dtype)
 
 
 def _slices(start: int, stop: int, size: int) -> Iterator[slice]:
@@ -189,8 +214,8 @@ def linear_cross_entropy(
         dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):  # it would convert the table for each chunk
         # Inside `forward`, gradients are always off, and `needs_input_grad` ignores `no_grad`.
-        return _LinearCrossEntropy.apply(
-            *(hidden, weight, bias, targets, loss_weights, label_smoothing, z_loss),
-            torch.is_grad_enabled(),
-            dtype,
+        with_grad = torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (hidden, weight, bias)
         )
+        settings = _Settings(label_smoothing, z_loss, with_grad, dtype)
+        return _LinearCrossEntropy.apply(hidden, weight, bias, targets, loss_weights, settings)
