@@ -43,9 +43,7 @@ TASK_HEADS = {  # transformers' models with a task's layer
         "XLNetForMultipleChoice", "logits_proj", kind=DenseHead, modules=_SUMMARY
     ),
 }
-
-
-_Seeing = Callable[[Tensor, Tensor, Tensor], Tensor]  # attention with its learned tensors
+_Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # with the learned tensors of a layer
 
 
 class Layer(nn.Module):
@@ -69,32 +67,17 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(
-        self,
-        content: Tensor,
-        keys: Keys,
-        depth: int,
-        attend: _Seeing,
-        query: Tensor | None = None,
-        attend_query: _Seeing | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the content (N, C) and, if there are any, the queries (M, C) after this layer."""
-        k, v = keys.of(self, depth, content)
-        if query is not None and attend_query is not None:
-            query = self.added(query, attend_query(self.heads_of(query, self.query), k, v))
-        seen = attend(self.heads_of(content, self.query), k, v)
-        return self.added(content, seen), query
-
-    def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
-        return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
-
-    def added(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Return the layer's output (N, C) from a stream and what its tokens saw (N, H, D)."""
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, attend: _Attend) -> Tensor:
+        """Return the states of a stream (N, C) after this layer; `k` and `v` are (K, H, D)."""
+        seen = attend(self.heads_of(x, self.query), k, v)
         projected = F.linear(seen.flatten(1), self.project.flatten(1))
         x = self.attention_norm(x + self._dropped(projected))
         inner = self._dropped(self.activation(self.up(x)))
         return self.output_norm(x + self._dropped(self.down(inner)))
+
+    def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
+        return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
 
     def _dropped(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
@@ -137,17 +120,14 @@ class Model(TiedHead):
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
         Args:
-            input_ids: (N,) int64.
             token_type_ids: (N,) int64: which text of its sequence a token is in.
             rank: (N,) int64: 0 for tokens that all others see; from 1 on the place of a predicted
-                token in the order. The states of predicted tokens are those of the query stream.
-                Without it all tokens see one another, and no state is of the query stream.
+                token, whose state is of the query stream, in the order. None: all see one another.
             part_start: (N,) int64: where the part of its sequence begins that a token is in. Parts
                 see only themselves and, without gradient, the `memory` tokens before them.
             position: (N,) int64, in its sequence; default: from 0.
-            next_position: (N,) int64, of the token that a token asks for, or -1: the state of a
-                token that asks is that of a query there, which sees what the token sees. No other
-                state is then of the query stream. A token asks for one of its own text.
+            next_position: (N,) int64, of the token of its text that a token asks for, or -1. The
+                state of one that asks, and no other, is that of a query there.
             next_part_start: (N,) int64, as `part_start`, of the token that a token asks for.
 
         Raises:
@@ -160,23 +140,20 @@ class Model(TiedHead):
             "rank": rank,
             "part_start": part_start,
         }
-        keys = Keys(layout, fields, bool(self.config.memory) and part_start is not None, cache)
-        content = self._dropped(F.embedding(input_ids, self.token_embedding))
-        attends = self._prepared(layout, fields, keys)
-        if rank is None and next_position is None:
-            for depth, (layer, attend) in enumerate(attends):
-                content, _ = layer(content, keys, depth, attend)
-            return self._dropped(content)
+        keys = Keys(layout, fields, self.config.memory > 0 and part_start is not None, cache)
+        streams = [self._dropped(F.embedding(input_ids, self.token_embedding))]
+        attends = [self._prepare(layout, fields, keys)]
         predicted, of_queries = _queries(fields, next_position, next_part_start)
-        counts = torch.bincount(layout.document_ids[predicted], minlength=len(layout.lengths))
-        queries = Layout.of(counts.tolist(), input_ids.device)
-        query: Tensor | None = self._dropped(self.query_start[0].expand(len(predicted), -1))
-        query_attends = self._prepared(queries, of_queries, keys)
-        both = enumerate(zip(attends, query_attends, strict=True))
-        for depth, ((layer, attend), (_, attend_query)) in both:
-            content, query = layer(content, keys, depth, attend, query, attend_query)
-        assert query is not None
-        hidden = content.index_copy(0, predicted, query.to(content.dtype))
+        if predicted is not None:
+            queries = _layout_of(layout, predicted)
+            streams.insert(0, self._dropped(self.query_start[0].expand(len(predicted), -1)))
+            attends.insert(0, self._prepare(queries, of_queries, keys))
+        for depth, layer in enumerate(self.order):
+            k, v = keys.of(layer, depth, streams[-1])
+            streams = [layer(x, k, v, of[depth]) for x, of in zip(streams, attends, strict=True)]
+        hidden = streams[-1]  # of the content
+        if predicted is not None:
+            hidden = hidden.index_copy(0, predicted, streams[0].to(hidden.dtype))
         return self._dropped(hidden)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
@@ -186,34 +163,43 @@ class Model(TiedHead):
     def _dropped(self, x: Tensor) -> Tensor:
         return dropout(x, self.config.dropout, self.training)
 
-    def _prepared(
+    def _prepare(
         self, layout: Layout, fields: Mapping[str, Tensor | None], keys: Keys
-    ) -> list[tuple[Layer, _Seeing]]:
-        """Return each layer with its attention, which has its learned tensors."""
-        config = self.config
+    ) -> list[_Attend]:
+        """Return the attention of each layer, with its learned tensors."""
         kinds = self.attention_tensors
-        heads = kinds.heads_like(self.order[0].query, config.dropout, self.backend)
+        heads = kinds.heads_like(self.order[0].query, self.config.dropout, self.backend)
         of_keys = None if keys.layout is layout else keys.layout.with_fields(keys.fields)
         attends = kinds.prepare(heads, layout.with_fields(fields), keys=of_keys)
         self.attention_choice = attention.reasons(attends)
-        tensors = map(self.attention_tensors.of, range(config.num_layers))
-        own = (partial(each, tensors=t) for each, t in zip(attends, tensors, strict=True))
-        return [*zip(self.order, own, strict=True)]
+        tensors = map(self.attention_tensors.of, range(len(attends)))
+        return [partial(each, tensors=t) for each, t in zip(attends, tensors, strict=True)]
+
+
+def _layout_of(layout: Layout, index: Tensor) -> Layout:
+    """Return the layout of some of the tokens, (M,)."""
+    counts = torch.bincount(layout.document_ids[index], minlength=len(layout.lengths))
+    return Layout.of(counts.tolist(), index.device)
 
 
 def _queries(
     fields: Mapping[str, Tensor | None], next_position: Tensor | None, next_part: Tensor | None
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the tokens whose state is of the query stream, (M,), and the fields of the queries."""
+) -> tuple[Tensor | None, dict[str, Tensor]]:
+    """Return the tokens whose state is of the query stream, (M,), and the fields of the queries.
+
+    The tokens are None if no state is.
+    """
+    rank = fields["rank"]
     if next_position is not None:
         index = (next_position >= 0).nonzero().squeeze(1)
         fields = {**fields, "position": next_position, "part_start": next_part}
-        return index, {name: field[index] for name, field in fields.items() if field is not None}
-    assert fields["rank"] is not None
-    index = (fields["rank"] > 0).nonzero().squeeze(1)
-    chosen = {name: field[index] for name, field in fields.items() if field is not None}
-    # A query sees the tokens before it in the order, and not its own.
-    return index, {**chosen, "rank": chosen["rank"] - 1}
+    elif rank is not None:
+        index = (rank > 0).nonzero().squeeze(1)
+        # A query sees the tokens before it in the order, and not its own.
+        fields = {**fields, "rank": rank - 1}
+    else:
+        return None, {}
+    return index, {name: field[index] for name, field in fields.items() if field is not None}
 
 
 def _more_settings(config: Config) -> dict[str, Any]:
