@@ -28,6 +28,11 @@ class Source:
     context: Tensor  # c, (B, E), the last state of the encoder
     memory: Memory | None  # None: no attention
 
+    def rows(self, index: Tensor | slice) -> "Source":
+        """Return what is known of some of the sources."""
+        memory = None if self.memory is None else self.memory.rows(index)
+        return Source(self.context[index], memory)
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -108,62 +113,53 @@ class Decoder(nn.Module):
     def _stepwise(
         self, layout: Layout, time: TimeFirst, tokens: Tokens, source: Source, states: States
     ) -> Decoded:
-        ids, positions = tokens.ids[time.order], layout.positions[time.order]
+        source, positions = source.rows(time.rows), layout.positions[time.order]
+        embedded = tokens.embed(tokens.ids[time.order]) if self.config.previous_output else None
         forced = None if tokens.forced is None else tokens.forced[time.order]
-        memory = source.memory and source.memory.rows(time.rows)
-        context = source.context[time.rows]
-        fed = states.get(FED)
-        fed = context.new_zeros(len(context), self.config.hidden_size) if fed is None else fed
-        fed = fed[time.rows]
-        now = {name: part[time.rows] for name, part in states.items() if name != FED}
-        embedded = tokens.embed(ids) if self.config.previous_output else None
+        if FED not in states:
+            width = self.config.hidden_size
+            states = states | {FED: source.context.new_zeros(len(source.context), width)}
+        now = {name: part[time.rows] for name, part in states.items()}
         hidden: list[Tensor] = []
         weights: list[Tensor] = []
-        ended: list[States] = []  # of sequences that have no further token, the shortest last
-        for number, (here, _) in enumerate(time.steps()):
+        ended: list[States] = []  # of sequences that have no further token, the shortest first
+        for here, _ in time.steps():
             count = here.stop - here.start
-            if count < len(fed):
-                ended.append({name: part[count:] for name, part in (now | {FED: fed}).items()})
-                now, fed = {name: part[:count] for name, part in now.items()}, fed[:count]
-                memory = memory and memory.rows(slice(count))
+            ended.append({name: part[count:] for name, part in now.items()})
+            now, source = (
+                {name: part[:count] for name, part in now.items()},
+                source.rows(slice(count)),
+            )
             read = None if embedded is None else embedded[here]
-            if number and forced is not None and read is not None and not forced[here].all():
+            if hidden and forced is not None and read is not None and not forced[here].all():
                 own = tokens.embed(tokens.predict(hidden[-1][:count]))
                 read = torch.where(forced[here][:, None], read, own)
-            state, now, each = self._step(read, context[:count], fed, memory, now, positions[here])
-            fed = state
-            hidden.append(state)
-            if each is not None:
-                weights.append(each)
-        ended.append(now | {FED: fed})
+            now, each = self._step(read, source, now, positions[here])
+            hidden.append(now[FED])
+            weights += [] if each is None else [each]
         back = time.rows.argsort()
-        after = {
-            name: torch.cat([part[name] for part in reversed(ended)])[back] for name in ended[0]
-        }
+        parts = [now, *reversed(ended)]
+        after = {name: torch.cat([part[name] for part in parts])[back] for name in now}
         return Decoded(_in_pack(hidden, time), after, _in_pack(weights, time) if weights else None)
 
     def _step(
-        self,
-        read: Tensor | None,
-        context: Tensor,
-        fed: Tensor,
-        memory: Memory | None,
-        states: States,
-        positions: Tensor,
-    ) -> tuple[Tensor, States, Tensor | None]:
-        """Return hidden states (n, C) of one step, the states after it, and weights (n, S)."""
-        config, weights = self.config, None
+        self, read: Tensor | None, source: Source, states: States, positions: Tensor
+    ) -> tuple[States, Tensor | None]:
+        """Return the states after one step, and the weights of attention (n, S)."""
+        config, context, weights = self.config, source.context, None
         if config.attends_before:
-            context, weights = self._attend(states["h"][:, -1], positions, memory)
+            context, weights = self._attend(states["h"][:, -1], positions, source.memory)
+        fed = states[FED]
         parts = [] if read is None else [read]
         parts += [context.to(fed.dtype)] if config.context != "initial_state" else []
         parts += [fed] if config.input_feeding else []
-        state, states = one_step(self.cells, torch.cat(parts, 1), states)
-        if self.alignment is None:
-            return state, states, None
-        if not config.attends_before:
-            context, weights = self._attend(state, positions, memory)
-        return self._attentional(context, state), states, weights
+        cells = {name: part for name, part in states.items() if name != FED}
+        state, after = one_step(self.cells, torch.cat(parts, 1), cells)
+        if self.alignment is not None:
+            if not config.attends_before:
+                context, weights = self._attend(state, positions, source.memory)
+            state = self._attentional(context, state)
+        return after | {FED: state}, weights
 
     def _attend(
         self, state: Tensor, positions: Tensor, memory: Memory | None
