@@ -28,12 +28,12 @@ from nlpkit.checkpoints import hf_model
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.models import cpm_ant, gpt, packed_weights
+from nlpkit.models import cpm_ant, gpt
 from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.objectives import clm as clm_objective
 from nlpkit.objectives import cpm_ant as cpm_ant_objective
-from nlpkit.train import machine, memory
+from nlpkit.train import machine
 
 VOCABULARY = 8000
 FIRST = 10  # smaller ids are special ones
@@ -125,7 +125,6 @@ def main():
         if given.precision == "bf16":
             model, theirs = model.bfloat16(), theirs.bfloat16()
         model.requires_grad_(False)
-        packed_weights.pack(model, memory.available())  # as `open_checkpoint` does
         rng = np.random.default_rng(0)
         for batch in given.batch:
             prompts = rng.integers(FIRST, VOCABULARY, (batch, given.prompt)).tolist()

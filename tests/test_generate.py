@@ -1,6 +1,5 @@
 """Decoding against `transformers.generate` with the same weights, and against no cache at all."""
 
-import copy
 from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
@@ -28,7 +27,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.models import cpm_ant, gpt, packed_weights
+from nlpkit.models import cpm_ant, gpt
 from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.objectives import clm, cpm_ant_nlg
@@ -242,22 +241,6 @@ def test_generate_penalty_counts_what_the_original_counts(
         _assert_equal(parts, [answers], [ids], front, logits_processor=penalty, **names)
     other = _ours(parts, texts, repetition_penalty=1.5, repetition_window=2, **beams)
     assert [answers[0].ids for answers in other] != [answers[0].ids for answers in found]
-
-
-@pytest.mark.parametrize("given", [{}, BEAMS[0]], ids=str)
-def test_generate_with_packed_weights_gives_the_same(
-    gpts, ants, given: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(packed_weights, "_SMALLEST", 1)
-    monkeypatch.setattr(packed_weights, "_is_amd", lambda: True)
-    for model, objective, theirs in (gpts, ants):
-        packed = copy.deepcopy(model)
-        packed_weights.pack(packed, 1 << 40)
-        ours = _ours((model, objective, theirs), _texts(), **given)
-        found = _ours((packed, objective, theirs), _texts(), **given)
-        assert [[each.ids for each in answers] for answers in found] == [
-            [each.ids for each in answers] for answers in ours
-        ]
 
 
 def test_generate_answers_of_the_test_models_are_various(gpts, ants) -> None:

@@ -21,13 +21,11 @@ from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
 from nlpkit.models.head import TaskHead, taken_head
 from nlpkit.models.meta import on_meta
-from nlpkit.models.packed_weights import pack
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.saved_objective import load_objective, load_tokenizer
 from nlpkit.train import machine, spinning
-from nlpkit.train.memory import available
 
 
 @dataclass(frozen=True)
@@ -88,8 +86,6 @@ def open_checkpoint(
     model = _model(part, state, loaded.head, backend)
     _add_objective_heads(model, objective, directory)
     model = model.to(device=target, dtype=dtype)
-    if target.type == "cpu":
-        pack(model, available())
     notes = any_layout.read_notes(directory)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
