@@ -11,7 +11,7 @@ from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.items import Row
 from nlpkit.data.pack import collate
-from nlpkit.models import hf_format
+from nlpkit.models import hf_reading
 from nlpkit.models.bert import Config as BertConfig
 from nlpkit.models.bert.model import FORMAT
 from nlpkit.models.gpt import Config as GptConfig
@@ -71,5 +71,5 @@ def their_config(vocab_size: int, **more: Any) -> transformers.BertConfig:
 def take_body(ours: torch.nn.Module, theirs: transformers.PreTrainedModel) -> None:
     """Give our BERT the body of theirs."""
     settings = theirs.config.to_dict()
-    state, _ = hf_format.read_state(FORMAT, BERT, settings, theirs.state_dict(), ours)
+    state, _ = hf_reading.read_state(FORMAT, BERT, settings, theirs.state_dict(), ours)
     ours.load_state_dict(ours.state_dict() | state)

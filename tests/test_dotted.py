@@ -216,8 +216,7 @@ def test_broken_family_of_a_checkpoint_is_one_line(
     with pytest.raises(FileError) as caught:
         open_checkpoint(place)
     assert str(caught.value) == (
-        f"{place}/config.json: made by family mylab.own: the module 'mylab.own.model' has no "
-        "FORMAT, LORA_TARGETS; see nlpkit/models/contract.py"
+        f"{place}/config.json: made by family mylab.own: {model}: has no 'FORMAT'"
     )
     _forget()
     model.write_text("1 / 0\n", encoding="utf-8")
@@ -397,14 +396,15 @@ def test_recipe_beside_a_checkpoint_imports_nothing_from_elsewhere(
 def test_family_that_lacks_what_its_contract_asks_for_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _dotted.package(tmp_path)
+    folder = _dotted.package(tmp_path) / "mylab/own"
     monkeypatch.chdir(tmp_path)
-    for name in ("__init__.py", "model.py"):
-        (tmp_path / "mylab/own" / name).write_text("", encoding="utf-8")
-    with pytest.raises(UsageError, match=r"'mylab\.own' has no `class Config\(FrozenConfig\)`"):
-        families.load("mylab.own")
-    with pytest.raises(UsageError, match=r"'mylab\.own\.model' has no FORMAT, LORA_TARGETS"):
+    (folder / "model.py").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"mylab/own/model\.py: has no 'Model'"):
         families.load_model("mylab.own")
+    _forget()
+    (folder / "__init__.py").write_text("", encoding="utf-8")
+    with pytest.raises(UsageError, match=r"mylab/own/__init__\.py: has no 'Config'"):
+        families.load("mylab.own")
 
 
 def test_name_of_a_family_that_is_neither_shipped_nor_dotted_is_refused(tmp_path: Path) -> None:

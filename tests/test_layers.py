@@ -16,11 +16,11 @@ import nlpkit
 from nlpkit import registry
 from nlpkit.checkpoints import hf_model
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts import check
+from nlpkit.contracts import check, family_model
+from nlpkit.contracts import model as family_contract
 from nlpkit.contracts import objective as contract
 from nlpkit.contracts.batch import SOURCE_LENGTHS, Field
 from nlpkit.contracts.task import Task
-from nlpkit.models import contract as models_contract
 from nlpkit.models import families, hf_format
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.models.meta import meta_model
@@ -288,17 +288,17 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
 @pytest.mark.parametrize(("folder", "name"), _parts("models"))
 def test_model_offers_its_contract(folder: str, name: str) -> None:
     family = registry.load(folder, name)
-    wanted = _public(models_contract.Family)
+    wanted = _public(family_contract.Family)
     assert {"Config", "MODEL_TYPE", "DEFAULT_OBJECTIVE", "VOCABULARY"} <= wanted
     _assert_has(family, wanted)
     assert family.DEFAULT_OBJECTIVE in registry.names("objectives")
     module = families.load_model(name)
-    wanted = _public(models_contract.FamilyModel)
+    wanted = _public(family_model.FamilyModel)
     assert {"Model", "FORMAT"} <= wanted
     _assert_has(module, wanted)
     assert issubclass(family.Config, ModelConfig)
     assert {choice.kind for choice in family.Config().kinds} <= {*registry.names("attention/kinds")}
-    _assert_has(module.Model, _public(models_contract.Model))
+    _assert_has(module.Model, _public(family_model.Model))
     # Every parameter has a name there, the settings exist, the tables have the vocabulary first.
     sizes = {k: v for k, v in SMALL_SIZES.items() if k in family.Config.model_fields}
     config = family.Config(**sizes)
@@ -318,9 +318,9 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     assert parameters == ["config", "vocab_size", "backend"]
     if not family.VOCABULARY:
         return
-    _assert_has(module.Model, _public(models_contract.LanguageModel))
+    _assert_has(module.Model, _public(family_model.LanguageModel))
     parameters = list(inspect.signature(module.Model.token_loss).parameters)
-    asked = inspect.signature(models_contract.LanguageModel.token_loss).parameters
+    asked = inspect.signature(family_model.LanguageModel.token_loss).parameters
     assert parameters == [*asked]
 
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from nlpkit.checkpoints import any_layout, hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import FileError
-from nlpkit.models import families, hf_format
+from nlpkit.models import families, hf_reading
 from nlpkit.models.electra import Config, model
 from nlpkit.models.head import CHOICE, SEQUENCE, task_head
 from nlpkit.models.sampling import sample
@@ -225,8 +226,8 @@ def test_settings_of_the_released_models_are_read(tmp_path: Path) -> None:
     }  # fmt: skip
     main = {"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}
     inner = {"hidden_size": 256, "intermediate_size": 1024, "num_attention_heads": 4}
-    settings = common | main | {hf_format.FOLDERS: {"generator": common | inner}}
-    found = hf_format.read_config(model.FORMAT, Config, settings)
+    settings = common | main | {FOLDERS: {"generator": common | inner}}
+    found = hf_reading.read_config(model.FORMAT, Config, settings)
     assert found == Config(generator_size=256 / 768)
     assert (found.generator_width, found.num_generator_heads) == (256, 4)
     with torch.device("meta"):

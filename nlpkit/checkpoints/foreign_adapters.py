@@ -17,10 +17,10 @@ from transformers.utils import logging
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_layout import SETTINGS, read_tensors, tied_outputs
+from nlpkit.contracts.format import State
 from nlpkit.errors import FileError, UsageError, not_installed
 from nlpkit.models import families, hf_format
 from nlpkit.models.head import HEAD, head_names
-from nlpkit.models.hf_format import State
 
 # transformers' classes by the `task_type` of adapters that do not name their class.
 _CLASSES = {

@@ -10,9 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from nlpkit.contracts.format import FOLDERS
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.models.hf_format import FOLDERS
 from nlpkit.models.pickled import read_state_dict
 
 WEIGHTS = "model.safetensors"

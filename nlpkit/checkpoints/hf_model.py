@@ -16,11 +16,11 @@ from nlpkit import registry
 from nlpkit.attention.choice import Choice
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.hf_layout import Content, Folders
+from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import families, hf_format
+from nlpkit.models import families, hf_format, hf_reading
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
-from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.meta import meta_model
 from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
@@ -221,7 +221,7 @@ def from_hf(
     """
     module = families.load_model(family)
     form = module.FORMAT
-    settings = hf_format.with_missing_folders(form, settings, allow_missing)
+    settings = hf_reading.with_missing_folders(form, settings, allow_missing)
     try:
         config, state, unused, shapes = _match(family, settings, tensors)
     except KeyError as error:
@@ -258,12 +258,12 @@ def _match(
 ) -> tuple[ModelConfig, dict[str, Tensor], list[str], dict[str, tuple[int, ...]]]:
     """Return `Config`, the state dict as far as it is there, unused tensors, and all shapes."""
     light, module = families.load(family), families.load_model(family)
-    config = hf_format.read_config(module.FORMAT, light.Config, settings)
+    config = hf_reading.read_config(module.FORMAT, light.Config, settings)
     kinds = settings.get("nlpkit", {}).get("attention", [])
     config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
-    hf_format.check_depth(module.FORMAT, config, tensors)
+    hf_reading.check_depth(module.FORMAT, config, tensors)
     skeleton = meta_model(module.Model, config, 1)
-    state, unused = hf_format.read_state(module.FORMAT, config, settings, tensors, skeleton)
+    state, unused = hf_reading.read_state(module.FORMAT, config, settings, tensors, skeleton)
     vocab_size = vocabulary_size(state, families.vocabulary(family))
     model = meta_model(module.Model, config, vocab_size)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

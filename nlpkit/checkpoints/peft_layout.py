@@ -15,11 +15,11 @@ from torch.nn import functional as F
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.files import OPTIMIZER_STATE
+from nlpkit.contracts.format import HfFormat
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format, lora
 from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
-from nlpkit.models.hf_format import HfFormat
 from nlpkit.models.lora_config import Config
 
 # peft's `task_type` by the kind of task; other layers have none.

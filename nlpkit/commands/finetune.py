@@ -118,7 +118,7 @@ def _section(resolved: "Resolved", family: str) -> str:
     import json
 
     from nlpkit.checkpoints import files, hf_layout
-    from nlpkit.models import families, hf_format
+    from nlpkit.models import families, hf_reading
 
     named = resolved.recipe.init_from
     if named is None:
@@ -128,7 +128,7 @@ def _section(resolved: "Resolved", family: str) -> str:
         directory = found[0]
     settings = hf_layout.read_settings(directory)
     try:
-        config = hf_format.read_config(families.load_model(family).FORMAT, light.Config, settings)
+        config = hf_reading.read_config(families.load_model(family).FORMAT, light.Config, settings)
     except (KeyError, ValueError, TypeError) as error:
         what = " ".join(str(error).split("\n")[:3])
         what = f"no {what}" if isinstance(error, KeyError) else what

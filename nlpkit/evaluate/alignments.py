@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nlpkit.contracts.abilities import Generative, ReadsSource
 from nlpkit.contracts.batch import SOURCE_LENGTHS
+from nlpkit.contracts.family_model import Aligned
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.items import Items
 from nlpkit.errors import UsageError
@@ -20,7 +21,6 @@ from nlpkit.evaluate.held_out import Evaluation
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
-from nlpkit.models.contract import Aligned
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
 from nlpkit.tokenizers.library.shown import shown
 from nlpkit.tokenizers.library.source_and_target import of_sources

@@ -14,6 +14,7 @@ from nlpkit.attention import head_groups
 from nlpkit.attention.choice import Choice
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import LAYOUT_FIELDS, Visibility
+from nlpkit.contracts.model import Family
 
 CAPABILITIES = {
     "causal": "a state depends only on its own token and the tokens to its left",
@@ -43,13 +44,6 @@ SourceVocabulary = SkipJsonSchema[
 
 # `rate_share` of post-norm models: GPT-1, 256 wide, learns best at 8e-4 and nothing at 2e-3.
 POST_NORM_RATE = 0.4
-_DEFAULT_VOCABULARY = ("token_embedding",)  # of a family without `VOCABULARY`
-
-
-def vocabulary(family: object) -> tuple[str, ...]:
-    """Return the parameters of a family's module whose first dimension is the vocabulary."""
-    parameters: tuple[str, ...] = vars(family).get("VOCABULARY", _DEFAULT_VOCABULARY)
-    return parameters
 
 
 def check_heads(num_heads: int, hidden_size: int, other: str = "") -> None:
@@ -125,7 +119,8 @@ class ModelConfig(FrozenConfig):
     @property
     def has_vocabulary(self) -> bool:
         """Whether the model reads and predicts tokens: `VOCABULARY` of the family is not empty."""
-        return bool(vocabulary(sys.modules[type(self).__module__]))
+        family = sys.modules[type(self).__module__]
+        return bool(vars(family).get("VOCABULARY", Family.VOCABULARY))
 
     @property
     def predicts_tokens(self) -> bool:

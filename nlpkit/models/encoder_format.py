@@ -4,8 +4,8 @@ The output table of an untied model is the tensor that otherwise repeats the inp
 bias that counts is the decoder's; the other one is not used.
 """
 
+from nlpkit.contracts.format import Settings, State
 from nlpkit.models.encoder_config import EncoderConfig
-from nlpkit.models.hf_format import Settings, State
 
 SIZES = {
     "hidden_size": "hidden_size",

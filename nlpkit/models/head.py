@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.models.meta import on_meta
 
 PREFIX = "head."  # of the head's parameters in a state dict
@@ -94,40 +95,34 @@ class TaskHead:
 _OWN = TaskHead("", "score", bias=False)
 
 
-def task_heads(module: object) -> Mapping[str, TaskHead]:
-    """Return `TASK_HEADS` of a family's `model.py`: its heads by the kind of task."""
-    heads: Mapping[str, TaskHead] = vars(module).get("TASK_HEADS", {})
-    return heads
-
-
-def task_head(module: object, kind: str) -> TaskHead:
+def task_head(module: FamilyModel, kind: str) -> TaskHead:
     """Return the model with the layer of a kind of task; its class may be empty.
 
     Without a model for multiple choice, the layer is that of the sequence classifier: both read the
     summary of a sequence.
     """
-    heads = task_heads(module)
+    heads: Mapping[str, TaskHead] = module.TASK_HEADS
     return heads.get(kind) or (heads.get(SEQUENCE, _OWN) if kind == CHOICE else _OWN)
 
 
-def kind_of(module: object, head: TaskHead | None) -> str:
+def kind_of(module: FamilyModel, head: TaskHead | None) -> str:
     """Return the kind of task of a family's head; "" of one that transformers does not have."""
-    return next((kind for kind, each in task_heads(module).items() if each is head), "")
+    return next((kind for kind, each in module.TASK_HEADS.items() if each is head), "")
 
 
 def saved_head(
-    module: object, architectures: Iterable[str], tensors: Mapping[str, Tensor]
+    module: FamilyModel, architectures: Iterable[str], tensors: Mapping[str, Tensor]
 ) -> TaskHead | None:
     """Return the head of a checkpoint, or None: by its class, else by the name of its layer."""
-    heads = [head for head in task_heads(module).values() if head.names[HEAD] in tensors]
+    heads = [head for head in module.TASK_HEADS.values() if head.names[HEAD] in tensors]
     named = [head for head in heads if head.architecture in architectures]
     own = [_OWN] if _OWN.names[HEAD] in tensors else []
     return next(iter([*named, *own, *heads]), None)
 
 
-def head_names(module: object) -> list[tuple[str, str]]:
+def head_names(module: FamilyModel) -> list[tuple[str, str]]:
     """Return all pairs of our name and transformers' name of a task's layer in this family."""
-    pairs = [pair for head in (*task_heads(module).values(), _OWN) for pair in head.names.items()]
+    pairs = [pair for head in (*module.TASK_HEADS.values(), _OWN) for pair in head.names.items()]
     return [*dict.fromkeys(pairs)]
 
 

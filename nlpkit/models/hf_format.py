@@ -1,36 +1,20 @@
-"""The format of a family's checkpoints in transformers: a table of settings and a table of names.
-
-The same tables serve for writing and for reading, so that the two agree. A family has small
-functions for everything that a table cannot express (`more_settings`, `read_config`, `join`,
-`split`).
-"""
+"""Names of settings and parameters in transformers, by the format of a family; writes by it."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import product
-from typing import Any, TypeVar, get_args
+from typing import Any
 
-import torch
 from pydantic_core import to_jsonable_python
 from torch import Tensor, nn
 
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.format import HfFormat, Settings, State, Transposed
 from nlpkit.models.meta import meta_model
 
-State = Mapping[str, Tensor]
-_Config = TypeVar("_Config", bound=FrozenConfig)
-Settings = Mapping[str, Any]
-_NUMBER = re.compile(r"\{(\w+)\}")
-FOLDERS = "nlpkit.folders"  # of settings that were read: config.json of each folder that is there
-
-
-class Transposed(str):
-    """The name in transformers of linear layers whose weights are (in, out) there."""
-
-    __slots__ = ()
+NUMBER = re.compile(r"\{(\w+)\}")
 
 
 @dataclass(frozen=True)
@@ -45,52 +29,6 @@ class Name:
     def key(self) -> str:
         """The name among all tensors of a checkpoint and its folders."""
         return f"{self.folder}/{self.theirs}" if self.folder else self.theirs
-
-
-@dataclass(frozen=True)
-class HfFormat:
-    """The names of a family's settings and parameters in transformers."""
-
-    architecture: str  # transformers' class of the complete model
-    # Our parameters and modules with transformers' names. The row of a module holds for all its
-    # contents; the longest matching row counts; {num_layers} is any number below that setting.
-    # Each tensor that `join` adds has its own row. A row that a model with these settings has no
-    # tensor for, such as an untied output table, is not written; read, it is one of `copies`.
-    names: Mapping[str, str]
-    sizes: Mapping[str, str]  # our settings with transformers' names
-    pipeline: str = "feature-extraction"  # the Hub's name of what the class does
-    # transformers' settings that config.json may lack, with the values that are meant then
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    # transformers' settings that make another model, with the only value that the family has.
-    fixed: Mapping[str, Any] = field(default_factory=dict)
-    body: str = ""  # prefix of the body's names in a transformers model with a head
-    copies: Mapping[str, str] = field(default_factory=dict)  # their tensors that are copies of ours
-    # Ends of their tensors' names in old checkpoints, with the ends that they have now.
-    old_ends: Mapping[str, str] = field(default_factory=dict)
-    # Parts of the names on disk with those of transformers' modules in memory, where they differ;
-    # they are replaced in this order. peft names modules.
-    in_memory: Mapping[str, str] = field(default_factory=dict)
-    # Both are parts of dotted names, ours or theirs.
-    optional: tuple[str, ...] = ()  # a checkpoint may lack such tensors
-    ignored: tuple[str, ...] = ()  # a checkpoint may contain such tensors; they are not read
-    # Further settings in config.json; those under `nlpkit` are added to our notes.
-    more_settings: Callable[[Any], dict[str, Any]] = lambda config: {}
-    # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original
-    # vocabulary.
-    bos_and_eos: bool = False
-    # Write `pad_token_id`, because the models there leave tokens of this id out. It is -1, the id
-    # of no token, for a tokenizer without padding.
-    has_padding: bool = False
-    # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
-    read_config: Callable[[Settings, dict[str, Any]], dict[str, Any]] = lambda settings, sizes: (
-        sizes
-    )
-    # `join` merges or splits tensors of our state dict as `names` requires; `split` reverses it.
-    join: Callable[[Any, State], State] = lambda config, state: state
-    split: Callable[[Any, Settings, State], State] = lambda config, settings, state: state
-    folders: Mapping[str, "HfFormat"] = field(default_factory=dict)  # saved as separate models
-    # Of a folder: whether a model with these settings has it.
-    present: Callable[[Any], bool] = lambda config: True
 
 
 def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
@@ -137,7 +75,7 @@ def is_transposed(form: HfFormat, theirs: str) -> bool:
     for row in form.names.values():
         if isinstance(row, Transposed):
             rows = {row: row, row.removeprefix(form.body): row}
-            if _theirs(rows, f"{theirs}.weight") is not None:
+            if matching_name(rows, f"{theirs}.weight") is not None:
                 return True
     return False
 
@@ -161,7 +99,7 @@ def linear_names(
     separate = form.join(config, module.state_dict()).keys()
     for ours, layer in module.named_modules():
         if isinstance(layer, nn.Linear) and f"{ours}.weight" in separate:
-            theirs = _theirs(form.names, f"{ours}.weight")
+            theirs = matching_name(form.names, f"{ours}.weight")
             if theirs is not None:
                 layers[ours] = str(theirs.removesuffix(".weight"))
     return layers
@@ -170,18 +108,18 @@ def linear_names(
 def names_of(form: HfFormat, ours: str) -> list[Name]:
     """Return transformers' name of our parameter in each folder that contains it."""
     parts = {"": form, **form.folders}
-    names = [(folder, _theirs(part.names, ours)) for folder, part in parts.items()]
+    names = [(folder, matching_name(part.names, ours)) for folder, part in parts.items()]
     return [Name(n, isinstance(n, Transposed), folder) for folder, n in names if n is not None]
 
 
-def _theirs(rows: Mapping[str, str], ours: str) -> str | None:
+def matching_name(rows: Mapping[str, str], ours: str) -> str | None:
     """Return the name by the longest matching row, or None."""
     for row in sorted(rows, key=len, reverse=True):
         if hit := _pattern(row).fullmatch(ours):
             *numbers, suffix = hit.groups()
             theirs = rows[row]
             for number in numbers:
-                theirs = type(theirs)(_NUMBER.sub(number, theirs, count=1))
+                theirs = type(theirs)(NUMBER.sub(number, theirs, count=1))
             return type(theirs)(theirs + (suffix or ""))
     return None
 
@@ -189,7 +127,7 @@ def _theirs(rows: Mapping[str, str], ours: str) -> str | None:
 @cache
 def _pattern(row: str) -> re.Pattern[str]:
     """Return the pattern of our names that a row of a table of names stands for."""
-    pattern = _NUMBER.sub(r"(\\d+)", re.escape(row).replace(r"\{", "{").replace(r"\}", "}"))
+    pattern = NUMBER.sub(r"(\\d+)", re.escape(row).replace(r"\{", "{").replace(r"\}", "}"))
     return re.compile(rf"{pattern}(\..+)?")
 
 
@@ -246,128 +184,6 @@ def settings_of(
     return {**settings, **to_jsonable_python(sizes), **more}
 
 
-def read_config(form: HfFormat, config: type[_Config], settings: Settings) -> _Config:
-    """Return our `Config` from transformers' config.json.
-
-    Raises:
-        KeyError: a setting is missing.
-        ValueError: the family does not support the value of a setting.
-    """
-    check_fixed(form.fixed, settings)
-    sizes = {}
-    for ours, theirs in form.sizes.items():
-        value = settings[theirs] if theirs in settings else form.defaults[theirs]
-        # JSON may contain 0 for 0.0.
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        sizes[ours] = (
-            float(value) if is_integer and config.model_fields[ours].annotation is float else value
-        )
-    given = form.read_config(settings, sizes)
-    for ours, theirs in form.sizes.items():
-        known = get_args(config.model_fields[ours].annotation)  # of a `Literal`
-        if all(isinstance(each, str) for each in known) and known and given[ours] not in known:
-            raise ValueError(f"{theirs} is {given[ours]!r}; this family has {', '.join(known)}")
-    return config(**given)
-
-
-def check_fixed(fixed: Mapping[str, Any], settings: Settings) -> None:
-    """Raise `ValueError` if config.json has another value of a setting than the family."""
-    for name, value in fixed.items():
-        if settings.get(name, value) != value:
-            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
-
-
-def read_state(
-    form: HfFormat, config: FrozenConfig, settings: Settings, tensors: State, model: nn.Module
-) -> tuple[dict[str, Tensor], list[str]]:
-    """Return our state dict, as far as the tensors contain it, and the names of unused tensors.
-
-    Args:
-        model: a model with this `config`; its state dict has the names to read.
-    """
-    tensors = {_renamed(form, key): tensor for key, tensor in tensors.items()}
-    state: dict[str, Tensor] = {}
-    used: dict[str, list[str]] = {}
-    names = [*model.state_dict()]
-    for ours in (*names, *_joined(form, config, names)):
-        for name in names_of(form, ours):
-            key = _key(form, name.key, tensors)
-            if key is None:
-                continue
-            tensor = tensors[key]
-            if name.transposed and tensor.ndim == 2:
-                tensor = tensor.T.contiguous()
-            # What two folders share is read from the first; another tensor in the second is unused.
-            first = state.setdefault(ours, tensor)
-            if first is tensor or torch.equal(first, tensor.to(first.dtype)):
-                used.setdefault(ours, []).append(key)
-    state = dict(form.split(config, settings, state))
-    for ours in state.keys() - {*names}:  # for models with other settings
-        del state[ours], used[ours]
-    read = {key for keys in used.values() for key in keys}
-    unused = [key for key in tensors if key not in read and not _repeats(form, key, tensors, state)]
-    return state, [key for key in unused if not matches(form.ignored, key)]
-
-
-def _renamed(form: HfFormat, key: str) -> str:
-    """Return today's name of a tensor of an old checkpoint."""
-    for old, new in form.old_ends.items():
-        if key.endswith(old):
-            return key.removesuffix(old) + new
-    return key
-
-
-def _joined(form: HfFormat, config: FrozenConfig, names: Iterable[str]) -> Iterator[str]:
-    """Yield the names in the table that the model lacks: tensors of `join`, inputs of `split`."""
-    for part in (form, *form.folders.values()):
-        for row in part.names:
-            if not any(_theirs({row: ""}, ours) is not None for ours in names):
-                depths = [range(getattr(config, setting)) for setting in _NUMBER.findall(row)]
-                for numbers in product(*depths):
-                    name = row
-                    for number in numbers:
-                        name = _NUMBER.sub(str(number), name, count=1)
-                    yield name
-
-
-def _key(form: HfFormat, key: str, tensors: State) -> str | None:
-    """Return the tensor's name in the file, which lacks the prefix of a body without a head."""
-    folder, slash, name = key.rpartition("/")
-    body = (form.folders[folder] if folder else form).body
-    keys = (key, f"{folder}{slash}{name.removeprefix(body)}")
-    return next((name for name in keys if name in tensors), None)
-
-
-def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
-    """Return whether a tensor is a copy of one of ours."""
-    folder, _, name = key.rpartition("/")
-    ours = (form.folders.get(folder, form) if folder else form).copies.get(name)
-    return ours is not None and (ours not in state or torch.equal(tensors[key], state[ours]))
-
-
 def matches(patterns: Sequence[str], *names: str) -> bool:
     """Return whether a pattern matches parts of a name: `pooler` in `bert.pooler.dense.bias`."""
     return any(fnmatchcase(f".{name}.", f"*.{pattern}.*") for name in names for pattern in patterns)
-
-
-def with_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
-    """Return settings in which a folder that may be missing is there, with no settings of its own.
-
-    `read_config` of the family then gives it its default sizes.
-    """
-    missing: dict[str, Settings] = {name: {} for name in form.folders if matches(allowed, name)}
-    return {**settings, FOLDERS: {**missing, **settings.get(FOLDERS, {})}} if missing else settings
-
-
-def check_depth(form: HfFormat, config: FrozenConfig, tensors: State) -> None:
-    """Raise `KeyError` if the settings require more layers than there are tensors."""
-    for setting in _depths(form):
-        depth = getattr(config, setting)
-        if depth > len(tensors):
-            raise KeyError(f"layer {depth - 1}")
-
-
-def _depths(form: HfFormat) -> Iterator[str]:
-    for part in (form, *form.folders.values()):
-        for row in part.names:
-            yield from _NUMBER.findall(row)

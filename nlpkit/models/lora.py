@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.errors import UsageError
 from nlpkit.models import hf_format
-from nlpkit.models.contract import FamilyModel
 from nlpkit.models.head import PREFIX
 from nlpkit.models.lora_config import Config
 

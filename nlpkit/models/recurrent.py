@@ -16,9 +16,10 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.format import HfFormat
 from nlpkit.models.dropout import dropout
 from nlpkit.models.head import last_states
-from nlpkit.models.hf_format import HfFormat, own_format
+from nlpkit.models.hf_format import own_format
 from nlpkit.models.recurrence import TimeFirst
 from nlpkit.models.recurrent_config import VOCABULARY, RecurrentConfig
 from nlpkit.models.recurrent_head import RecurrentHead

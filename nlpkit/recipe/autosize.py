@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from nlpkit import registry
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import sizes
-from nlpkit.models.config import ModelConfig, vocabulary
+from nlpkit.models.config import ModelConfig
 from nlpkit.part import part_config
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document, Problem
@@ -171,7 +171,7 @@ class _Autosize:
         """Return whether family and tokenizer are there for what the objective reads."""
         text = fit.reads_text(others.objective)
         family = registry.load("models", self.model["family"])
-        return text is (others.tokenizer is not None) and text is bool(vocabulary(family))
+        return text is (others.tokenizer is not None) and text is bool(family.VOCABULARY)
 
     def _set(self, section: str, name: str, value: Any) -> None:
         place = replace(self.document.place(self.path), decides=f"model.{self.name}")

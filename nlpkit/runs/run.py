@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import Batch
+from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
@@ -24,7 +25,6 @@ from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
-from nlpkit.models.contract import FamilyModel
 from nlpkit.models.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.examples.forward import forward

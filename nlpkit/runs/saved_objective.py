@@ -78,7 +78,7 @@ def load_objective(
     source = f"{directory / hf_layout.NOTES}: objective"
     try:
         default = _TASKS.get(kind_of(families.load_model(family), loaded.head))
-        default = default or families.default_objective(family)
+        default = default or families.load(family).DEFAULT_OBJECTIVE
         if named is None and default is None:
             raise ValueError(f"none is named, and family {family} has no DEFAULT_OBJECTIVE")
         listed = named if isinstance(named, list) else [named or {"name": default}]

@@ -7,8 +7,7 @@ and the kind of a task's head is one.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nlpkit.models.contract import FamilyModel
-from nlpkit.models.head import task_heads
+from nlpkit.contracts.family_model import FamilyModel
 
 GENERATING = ("text-generation", "text2text-generation")
 _PIPELINE = """\
@@ -67,7 +66,7 @@ def find_pipeline(
     """
     form = family.FORMAT
     if form.architecture not in architectures:
-        for kind, head in task_heads(family).items():
+        for kind, head in family.TASK_HEADS.items():
             if head.architecture in architectures:
                 return kind.replace("sequence_", "text_").replace("_", "-"), ""
     inner = [(form.folders[folder].pipeline, folder) for folder in folders]

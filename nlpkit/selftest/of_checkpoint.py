@@ -16,8 +16,8 @@ from torch import Tensor
 from nlpkit.checkpoints import files, hf_layout, hf_model, objective_heads
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.contracts.batch import Batch
+from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import Stopped, TryAgain
-from nlpkit.models.hf_format import FOLDERS
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.save import save
 from nlpkit.selftest.bench import STEPS, Bench, check

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.contracts.format import HfFormat
 from nlpkit.models import encoder_format
 from nlpkit.models.albert import Config
 from nlpkit.models.encoder import Embeddings, EncoderModel, Layer, Layers
 from nlpkit.models.head import TaskHead
-from nlpkit.models.hf_format import HfFormat
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 TASK_HEADS = {  # transformers' models with a task's layer

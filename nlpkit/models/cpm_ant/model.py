@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Heads
 from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.dropout import dropout
 from nlpkit.models.head import last_states, picked
-from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.vocabulary_head import TiedHead
 
 LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning used q and v

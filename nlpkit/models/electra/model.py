@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlpkit.contracts.format import FOLDERS, HfFormat, Settings
 from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder_format
 from nlpkit.models.electra import Config
@@ -27,7 +28,6 @@ from nlpkit.models.encoder import (
     layout_within,
 )
 from nlpkit.models.head import DenseHead, TaskHead, first_states
-from nlpkit.models.hf_format import FOLDERS, HfFormat, Settings
 from nlpkit.models.sampling import sample
 from nlpkit.models.vocabulary_head import TiedHead
 

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.contracts.format import HfFormat, Transposed
 from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
-from nlpkit.models.hf_format import HfFormat, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.format import HfFormat, Settings, Transposed
 from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.head import TaskHead, picked
-from nlpkit.models.hf_format import HfFormat, Settings, Transposed
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 TASK_HEADS = {  # transformers' models with a task's layer

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.choice import Choice
+from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder_decoder import Attention, EncoderDecoder
-from nlpkit.models.hf_format import HfFormat, Settings, State
 from nlpkit.models.transformer import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

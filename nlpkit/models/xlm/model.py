@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.models.dropout import dropout
 from nlpkit.models.encoder import EncoderModel
 from nlpkit.models.head import Head, TaskHead
-from nlpkit.models.hf_format import HfFormat, Settings, check_fixed
+from nlpkit.models.hf_reading import check_fixed
 from nlpkit.models.xlm import Config
 
 

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.contracts.request import Layout
 from nlpkit.models import encoder
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.dropout import dropout
 from nlpkit.models.head import DenseHead, TaskHead, last_states
-from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.keys import Keys

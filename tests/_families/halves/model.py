@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from nlpkit.models.hf_format import HfFormat, Settings, State, Transposed
+from nlpkit.contracts.format import HfFormat, Settings, State, Transposed
 from tests._families.halves import Config
 
 LORA_TARGETS = ("out",)

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from nlpkit.models.hf_format import HfFormat
+from nlpkit.contracts.format import HfFormat
 from tests._families.plain import Config
 
 LORA_TARGETS = ("patches",)

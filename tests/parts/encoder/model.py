@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
+from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.head import TaskHead
-from nlpkit.models.hf_format import HfFormat, Settings
 from nlpkit.models.vocabulary_head import TiedHead
 from tests.parts.encoder import Config
 

@@ -1,0 +1,19 @@
+"""`models/NAME/__init__.py`: a family as recipes need it; `family_model` is about its model."""
+
+from typing import Protocol
+
+from nlpkit.config import FrozenConfig
+
+
+class Family(Protocol):
+    """A family without its model. Importable without torch."""
+
+    Config: type[FrozenConfig]  # a `ModelConfig`: sizes, kinds of attention, capabilities
+    MODEL_TYPE: str  # transformers' name of the family, `model_type` in config.json
+    DEFAULT_OBJECTIVE: str = ""  # of a checkpoint that names no objective
+    # Parameters whose first dimension is the vocabulary; empty: it reads and predicts no tokens.
+    VOCABULARY: tuple[str, ...] = ("token_embedding",)
+
+
+CONTRACTS = (Family,)
+CLASSES: dict[str, type] = {}

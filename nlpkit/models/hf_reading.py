@@ -1,0 +1,136 @@
+"""Reads settings and weights of transformers by the format of a family (`contracts/format.py`)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, TypeVar, get_args
+
+import torch
+from torch import Tensor, nn
+
+from nlpkit.config import FrozenConfig
+from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, State
+from nlpkit.models.hf_format import NUMBER, matches, matching_name, names_of
+
+_Config = TypeVar("_Config", bound=FrozenConfig)
+
+
+def read_config(form: HfFormat, config: type[_Config], settings: Settings) -> _Config:
+    """Return our `Config` from transformers' config.json.
+
+    Raises:
+        KeyError: a setting is missing.
+        ValueError: the family does not support the value of a setting.
+    """
+    check_fixed(form.fixed, settings)
+    sizes = {}
+    for ours, theirs in form.sizes.items():
+        value = settings[theirs] if theirs in settings else form.defaults[theirs]
+        # JSON may contain 0 for 0.0.
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        sizes[ours] = (
+            float(value) if is_integer and config.model_fields[ours].annotation is float else value
+        )
+    given = form.read_config(settings, sizes)
+    for ours, theirs in form.sizes.items():
+        known = get_args(config.model_fields[ours].annotation)  # of a `Literal`
+        if all(isinstance(each, str) for each in known) and known and given[ours] not in known:
+            raise ValueError(f"{theirs} is {given[ours]!r}; this family has {', '.join(known)}")
+    return config(**given)
+
+
+def check_fixed(fixed: Mapping[str, Any], settings: Settings) -> None:
+    """Raise `ValueError` if config.json has another value of a setting than the family."""
+    for name, value in fixed.items():
+        if settings.get(name, value) != value:
+            raise ValueError(f"{name} is {settings[name]!r}; this family has {value!r} only")
+
+
+def read_state(
+    form: HfFormat, config: FrozenConfig, settings: Settings, tensors: State, model: nn.Module
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return our state dict, as far as the tensors contain it, and the names of unused tensors.
+
+    Args:
+        model: a model with this `config`; its state dict has the names to read.
+    """
+    tensors = {_renamed(form, key): tensor for key, tensor in tensors.items()}
+    state: dict[str, Tensor] = {}
+    used: dict[str, list[str]] = {}
+    names = [*model.state_dict()]
+    for ours in (*names, *_joined(form, config, names)):
+        for name in names_of(form, ours):
+            key = _key(form, name.key, tensors)
+            if key is None:
+                continue
+            tensor = tensors[key]
+            if name.transposed and tensor.ndim == 2:
+                tensor = tensor.T.contiguous()
+            # What two folders share is read from the first; another tensor in the second is unused.
+            first = state.setdefault(ours, tensor)
+            if first is tensor or torch.equal(first, tensor.to(first.dtype)):
+                used.setdefault(ours, []).append(key)
+    state = dict(form.split(config, settings, state))
+    for ours in state.keys() - {*names}:  # for models with other settings
+        del state[ours], used[ours]
+    read = {key for keys in used.values() for key in keys}
+    unused = [key for key in tensors if key not in read and not _repeats(form, key, tensors, state)]
+    return state, [key for key in unused if not matches(form.ignored, key)]
+
+
+def _renamed(form: HfFormat, key: str) -> str:
+    """Return today's name of a tensor of an old checkpoint."""
+    for old, new in form.old_ends.items():
+        if key.endswith(old):
+            return key.removesuffix(old) + new
+    return key
+
+
+def _joined(form: HfFormat, config: FrozenConfig, names: Iterable[str]) -> Iterator[str]:
+    """Yield the names in the table that the model lacks: tensors of `join`, inputs of `split`."""
+    for part in (form, *form.folders.values()):
+        for row in part.names:
+            if not any(matching_name({row: ""}, ours) is not None for ours in names):
+                depths = [range(getattr(config, setting)) for setting in NUMBER.findall(row)]
+                for numbers in product(*depths):
+                    name = row
+                    for number in numbers:
+                        name = NUMBER.sub(str(number), name, count=1)
+                    yield name
+
+
+def _key(form: HfFormat, key: str, tensors: State) -> str | None:
+    """Return the tensor's name in the file, which lacks the prefix of a body without a head."""
+    folder, slash, name = key.rpartition("/")
+    body = (form.folders[folder] if folder else form).body
+    keys = (key, f"{folder}{slash}{name.removeprefix(body)}")
+    return next((name for name in keys if name in tensors), None)
+
+
+def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
+    """Return whether a tensor is a copy of one of ours."""
+    folder, _, name = key.rpartition("/")
+    ours = (form.folders.get(folder, form) if folder else form).copies.get(name)
+    return ours is not None and (ours not in state or torch.equal(tensors[key], state[ours]))
+
+
+def with_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
+    """Return settings in which a folder that may be missing is there, with no settings of its own.
+
+    `read_config` of the family then gives it its default sizes.
+    """
+    missing: dict[str, Settings] = {name: {} for name in form.folders if matches(allowed, name)}
+    return {**settings, FOLDERS: {**missing, **settings.get(FOLDERS, {})}} if missing else settings
+
+
+def check_depth(form: HfFormat, config: FrozenConfig, tensors: State) -> None:
+    """Raise `KeyError` if the settings require more layers than there are tensors."""
+    for setting in _depths(form):
+        depth = getattr(config, setting)
+        if depth > len(tensors):
+            raise KeyError(f"layer {depth - 1}")
+
+
+def _depths(form: HfFormat) -> Iterator[str]:
+    for part in (form, *form.folders.values()):
+        for row in part.names:
+            yield from NUMBER.findall(row)
