@@ -47,7 +47,7 @@ class Subject:
         config = settings.model.config
         self.model = family.Model(config, vocab_size)
         if lora is not None:
-            lora.adapt(self.model, lora, lora.targeted(lora, family, config))
+            lora.adapt(self.model, lora, lora.find_targets(lora, family, config))
         (self.optimizer,) = optimizers(self.model, settings.train)
         self.trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
 

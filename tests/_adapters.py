@@ -150,7 +150,7 @@ def logits(model: Any, ids: Tensor = IDS) -> Tensor:
 def adapted(family: str, model: nn.Module, **settings: Any) -> dict[str, str]:
     """Put adapters on our model, B not 0; return their layers, our names and transformers'."""
     config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS.get(family)} | settings))
-    targets = lora.targeted(config, module(family), CONFIGS[family])
+    targets = lora.find_targets(config, module(family), CONFIGS[family])
     lora.adapt(model, config, targets)
     randomise(model, "lora_B")
     return targets
@@ -161,7 +161,7 @@ def write_adapters(
 ) -> None:
     """Write the adapters of our model as a run does."""
     config = Config(**({"rank": 4, "alpha": 6.0, "targets": TARGETS.get(family)} | settings))
-    targets = lora.targeted(config, module(family), CONFIGS[family])
+    targets = lora.find_targets(config, module(family), CONFIGS[family])
     directory.mkdir()
     settings, tensors = hf_layout.read(base_path)
     hf_layout.write_settings(directory, settings)

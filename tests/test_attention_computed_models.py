@@ -21,7 +21,7 @@ from nlpkit.models import bert, gpt2, t5
 from nlpkit.models.gpt2.model import Model
 from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.selftest import of_objective
 from tests import _provable, _tiny
 

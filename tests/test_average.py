@@ -16,7 +16,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.evaluate import held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.average import Average
 from nlpkit.train.average_config import AverageConfig
 from nlpkit.train.log import QUIET, Log

@@ -25,7 +25,7 @@ from nlpkit.models.rows import resize_embeddings, vocabulary_size
 from nlpkit.runs import build
 from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.runs.run import ModelPart
 from tests import _adapters, _tiny
 from tests._families.halves import Config as HalvesConfig

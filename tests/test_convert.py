@@ -13,7 +13,7 @@ from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs import convert as converting
 from nlpkit.runs.convert import Options, convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 
 FAMILIES = ("cpm_ant", "gpt", "gpt2")

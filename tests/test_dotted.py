@@ -17,7 +17,7 @@ from nlpkit.data import tokenize
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.selftest import of_objective
 from tests import _dotted, _tiny
 

@@ -11,7 +11,7 @@ import transformers
 from peft import PeftModel
 
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.log import NORMAL
 from tests import _tiny
 from tests._tiny_tasks import rows_of, write_rows

@@ -15,7 +15,7 @@ from nlpkit import cli, recipe
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.build import model_part
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers import bpe, wordpiece
 

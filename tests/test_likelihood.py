@@ -20,7 +20,7 @@ from nlpkit import cli
 from nlpkit.evaluate import pairs, surprisal
 from nlpkit.evaluate.likelihood import Encoded, Likelihood
 from nlpkit.evaluate.sentences import Pair, Sentence, read_pairs
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe, wordpiece
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS
 from tests import _cpm_live

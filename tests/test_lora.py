@@ -18,7 +18,7 @@ from nlpkit.models import lora
 from nlpkit.models.hf_format import in_memory, linear_names, table_layer
 from nlpkit.models.lora_config import Config
 from nlpkit.runs.convert import Options, convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 from tests._formats import to_hf
@@ -69,7 +69,7 @@ def test_lora_starts_as_the_base_bit_for_bit(family: str, tmp_path: Path) -> Non
     model = _adapters.base(family, tmp_path / "base")
     before = _adapters.logits(model)
     config = Config(rank=4)
-    lora.adapt(model, config, lora.targeted(config, _adapters.module(family), model.config))
+    lora.adapt(model, config, lora.find_targets(config, _adapters.module(family), model.config))
     assert torch.equal(_adapters.logits(model), before)
 
 
@@ -158,7 +158,7 @@ def test_lora_table_of_ours_opens_in_peft_with_equal_logits(family: str, tmp_pat
     _adapters.adapted(family, model, targets=targets)
     assert torch.equal(model.token_embedding, table)
     with torch.no_grad():
-        model.get_parameter(lora.matrices_of(lora.TABLE)[lora.TABLE_A]).normal_(std=0.1)
+        model.get_parameter(lora.name_matrices(lora.TABLE)[lora.TABLE_A]).normal_(std=0.1)
     assert (model.token_embedding - table).abs().max() > 0.1
     _adapters.write_adapters(family, model, tmp_path / "ours", tmp_path / "base", targets=targets)
     opened = PeftModel.from_pretrained(their_base, tmp_path / "ours").eval()
@@ -202,7 +202,7 @@ def test_lora_table_computes_and_learns_as_pefts(family: str, tmp_path: Path) ->
     found = get_peft_model_state_dict(theirs)
     with torch.no_grad():
         for layer, their_layer in targets.items():
-            for matrix, name in lora.matrices_of(layer).items():
+            for matrix, name in lora.name_matrices(layer).items():
                 parameter = ours.get_parameter(name)
                 value = found[f"base_model.model.{their_layer}.{matrix}"]
                 parameter.copy_(value[:, :size] if matrix == lora.TABLE_A else value)
@@ -213,7 +213,7 @@ def test_lora_table_computes_and_learns_as_pefts(family: str, tmp_path: Path) ->
         (each * weights).sum().backward()
     gradients = {name.replace(".default", ""): p.grad for name, p in theirs.named_parameters()}
     as_output = {"lora_embedding_A": "lora_B", "lora_embedding_B": "lora_A"}
-    for matrix, name in lora.matrices_of(lora.TABLE).items():
+    for matrix, name in lora.name_matrices(lora.TABLE).items():
         other = gradients[f"base_model.model.{targets[lora.TABLE]}.{matrix}"]
         found = ours.get_parameter(name).grad
         other = other[:, : found.shape[1]]
@@ -221,7 +221,7 @@ def test_lora_table_computes_and_learns_as_pefts(family: str, tmp_path: Path) ->
         scale = other.abs().max().item()
         torch.testing.assert_close(found, other, atol=2e-5 * scale, rtol=1e-4)
     trained = {name for name, p in ours.named_parameters() if p.grad is not None}
-    assert trained == {n for layer in targets for n in lora.matrices_of(layer).values()}
+    assert trained == {n for layer in targets for n in lora.name_matrices(layer).values()}
 
 
 @pytest.mark.parametrize("targets", [["wte"], ["lm_head"], ["wte", "lm_head"]])
@@ -355,7 +355,7 @@ def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
 )
 def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str]) -> None:
     model_config = _adapters.CONFIGS["cpm_ant"].model_copy(update={"num_layers": 1})
-    found = lora.targeted(Config(targets=targets), _adapters.module("cpm_ant"), model_config)
+    found = lora.find_targets(Config(targets=targets), _adapters.module("cpm_ant"), model_config)
     assert sorted(found) == layers
 
 
@@ -370,7 +370,7 @@ def test_lora_targets_go_by_our_names_and_transformers(targets, layers: list[str
 )
 def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known: str) -> None:
     with pytest.raises(UsageError) as caught:
-        lora.targeted(
+        lora.find_targets(
             Config(targets=["nosuch"]), _adapters.module(family), _adapters.CONFIGS[family]
         )
     assert str(caught.value) == (

@@ -22,7 +22,7 @@ from nlpkit.evaluate import source
 from nlpkit.objectives import mixture
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe.earlier import as_begun
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.placement import to_device
 from tests import _processes, _tiny
 from tests._schema import validator

@@ -98,7 +98,7 @@ def test_selftest_proves_the_members_and_that_batches_are_as_planned(tmp_path: P
     ) as bench:
         mixed = bench.subject.objective
         assert of_examples.members(bench.subject, mixed)[0]
-        proofs = selftest._of_members(bench.subject, mixed)
+        proofs = selftest._list_member_proofs(bench.subject, mixed)
         found = {name: proofs[name]() for name in ("sop: unmasking", "mlm: unmasking")}
         assert all(passed for passed, _ in found.values()), found
         assert of_run.batches(bench)[0]

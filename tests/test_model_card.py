@@ -11,7 +11,7 @@ import pytest
 from nlpkit import cli
 from nlpkit.checkpoints import files
 from nlpkit.runs.convert import Options, convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 from tests._family_runs import Runs
 

@@ -301,7 +301,7 @@ def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
         ):
             passed, figure = proof(bench.subject)
             assert passed, figure
-        for other in (of_run.batches, of_run.accumulated, of_checkpoint.reopened):
+        for other in (of_run.batches, of_run.accumulate, of_checkpoint.reopen):
             passed, figure = other(bench)
             assert passed, figure
         right = bench.subject.objective

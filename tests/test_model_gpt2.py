@@ -29,7 +29,7 @@ from nlpkit.models.gpt2.model import Model
 from nlpkit.models.head import Head, last_states
 from nlpkit.objectives import clm
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _adapters, _tiny
 from tests._formats import from_hf, to_hf
 

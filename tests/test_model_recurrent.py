@@ -273,7 +273,9 @@ def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, sai
 )
 def test_adapters_are_refused_with_the_reason(settings, said) -> None:
     with pytest.raises(UsageError, match=said):
-        lora.targeted(lora_config.Config(), families.load_model("gru"), _config("gru", **settings))
+        lora.find_targets(
+            lora_config.Config(), families.load_model("gru"), _config("gru", **settings)
+        )
 
 
 def test_adapters_of_the_table_are_merged_when_they_are_read(tmp_path) -> None:

@@ -13,7 +13,7 @@ from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.errors import FileError
 from nlpkit.models.t5 import Config
 from nlpkit.models.t5.model import Model
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests._families import oracle, pairs
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB

@@ -16,7 +16,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.gru import Config as ModelSettings
 from nlpkit.objectives.generation import Config, Objective
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from tests import _tiny
 
 RECIPE = """\

@@ -12,7 +12,7 @@ from nlpkit import cli
 from nlpkit.checkpoints import files, objective_heads
 from nlpkit.errors import FileError
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 from tests._masked import SENTENCES
 

@@ -21,7 +21,7 @@ from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.models import electra
 from nlpkit.models.electra import model as electra_model
 from nlpkit.objectives import rtd
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.selftest import of_examples, of_objective, of_run
 from tests import _provable, _tiny
 from tests._masked import bound, bound_of, document, examples, tokenizer
@@ -384,13 +384,13 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
         pytest.param(
             *(Chance, of_objective.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow
         ),
-        (Partial, of_run.accumulated, "targets of rtd are counted as"),
+        (Partial, of_run.accumulate, "targets of rtd are counted as"),
     ],
 )
 def test_selftest_finds_planted_defects(
     bench, monkeypatch: pytest.MonkeyPatch, broken, proof, said: str
 ) -> None:
-    given = bench if proof is of_run.accumulated else bench.subject
+    given = bench if proof is of_run.accumulate else bench.subject
     monkeypatch.setattr(of_examples, "COUNT", 40)
     _provable.use(bench, rtd.Objective)
     passed, figure = proof(given)

@@ -23,7 +23,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.models import dropout, loss
 from nlpkit.objectives.examples import forward
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
 
 OLD = Path(__file__).parent / "old_runs"

@@ -15,7 +15,7 @@ from transformers import (
 
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.cpm_ant.model import Model
-from nlpkit.runs.opened import find_checkpoint, open_checkpoint
+from nlpkit.runs.open_checkpoint import find_checkpoint, open_checkpoint
 from nlpkit.tokenizers.gpt1_bpe import Config as BpeConfig
 from nlpkit.tokenizers.gpt1_bpe import Tokenizer as BpeTokenizer
 from tests import _tiny

@@ -153,7 +153,7 @@ def test_adapters_are_matrices_and_frozen_weights_are_in_no_group() -> None:
     model = _model("gpt2")
     module = families.load_model("gpt2")
     config = LoraConfig(rank=2, targets=["c_attn", lora.TABLE])
-    lora.adapt(model, config, lora.targeted(config, module, model.config))
+    lora.adapt(model, config, lora.find_targets(config, module, model.config))
     model.head = Head(16, 3, 0.0)
     found = groups(model, _settings("muon"))
     names = {parameter: name for name, parameter in model.named_parameters()}
@@ -164,7 +164,7 @@ def test_adapters_are_matrices_and_frozen_weights_are_in_no_group() -> None:
     # B of the fused layer has the rows of q, k and v.
     assert by_count[3] == {f"layers.{n}.attn.c_attn.lora_B" for n in range(2)}
     adamw = {names[p] for g in found if g.optimizer == "AdamW" for p in g.parameters}
-    tables = {*lora.matrices_of(lora.TABLE).values()}
+    tables = {*lora.name_matrices(lora.TABLE).values()}
     assert adamw == {"head.weight"} | ({"head.bias"} & {*names.values()}) | tables
 
 

@@ -14,7 +14,7 @@ from nlpkit.checkpoints import any_layout
 from nlpkit.errors import FileError, UsageError
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
 from tests._cpm_live import SIZES
 from tests._losses import loss_of, only_term

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nlpkit import cli
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 
 DOCS = Path(__file__).resolve().parents[1] / "docs/other_tools.md"

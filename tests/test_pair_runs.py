@@ -15,7 +15,7 @@ from nlpkit.errors import RecipeError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny, test_parts_translation
 
 SIZES = "hidden_size: 32, num_layers: 2, num_heads: 4, intermediate_size: 48, dropout: 0.1"

@@ -21,7 +21,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 from tests._attention import attend_of
 from tests.parts import linear_attention, local_window

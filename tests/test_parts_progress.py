@@ -19,7 +19,7 @@ from nlpkit.evaluate import held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _tiny

@@ -19,7 +19,7 @@ from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.plan import describe, draw_mask, make
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 from tests.parts.recurrent import Config

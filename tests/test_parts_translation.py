@@ -21,7 +21,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.plan import describe, make, table_of_batch
 from nlpkit.runs.convert import convert
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 from tests.parts.encoder_decoder import Config

@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, pipeline
 
 from nlpkit import cli
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests._family_runs import Runs
 
 slow = pytest.mark.slow

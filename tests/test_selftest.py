@@ -237,9 +237,9 @@ def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
 def test_dependence_in_a_ring_is_told_from_an_order() -> None:
     # 0 on 1, 1 on 2: an order. With 2 on 0 a ring; 3, on the ring, has no order either.
     order = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
-    assert of_objective._in_cycles(order) == 0
+    assert of_objective._count_in_cycles(order) == 0
     order[2, 0] = True
-    assert of_objective._in_cycles(order) == 4
+    assert of_objective._count_in_cycles(order) == 4
 
 
 def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
@@ -267,10 +267,10 @@ def test_unmasking_puts_back_a_last_target_that_is_not_learned() -> None:
     # The piece 5 3 6 3, where 3 is <unk>: the last one is no input, and has no label.
     subject = SimpleNamespace(objective=SimpleNamespace(unlearned_id=3), offering=lambda name: [])
     example = {"input_ids": np.array([5, 3, 6]), "labels": np.array([IGNORE, 6, IGNORE])}
-    found = [each["input_ids"].tolist() for each in of_examples.unmasked(subject, example)]
+    found = [each["input_ids"].tolist() for each in of_examples.unmask(subject, example)]
     assert [5, 3, 6, 3] in found
     subject.objective.unlearned_id = None
-    found = [each["input_ids"].tolist() for each in of_examples.unmasked(subject, example)]
+    found = [each["input_ids"].tolist() for each in of_examples.unmask(subject, example)]
     assert [5, 3, 6, 3] not in found
 
 
@@ -318,9 +318,9 @@ def test_selftest_of_examples_longer_than_planned_is_found(shared: Bench) -> Non
 
 @pytest.mark.parametrize(("broken", "figure"), [(Mean, "differ by"), (Miscounted, "counted as")])
 def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, figure) -> None:
-    assert of_run.accumulated(bench)[0]
+    assert of_run.accumulate(bench)[0]
     _use(bench, broken)
-    passed, found = of_run.accumulated(bench)
+    passed, found = of_run.accumulate(bench)
     assert not passed
     assert figure in found
 
@@ -331,7 +331,7 @@ def test_selftest_of_few_examples_counts_each_once(
 ) -> None:
     few = shared.subject.sources(2000)[:number]
     monkeypatch.setattr(shared.subject, "sources", lambda count: few)
-    passed, figure = of_run.accumulated(shared)
+    passed, figure = of_run.accumulate(shared)
     assert passed, figure
 
 
@@ -347,7 +347,7 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
         right(tensors, *arguments, **options)
 
     monkeypatch.setattr(hf_layout, "save_file", save_file)
-    passed, figure = of_checkpoint.reopened(bench)
+    passed, figure = of_checkpoint.reopen(bench)
     assert not passed
     assert figure == "1 of 23 tensors differ: norm.weight"
 
@@ -357,7 +357,7 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
 ) -> None:
     right = State.from_json
     monkeypatch.setattr(State, "from_json", lambda v, by: right(v | {"position": [0, 0]}, by))
-    passed, figure = of_checkpoint.resumed(bench)
+    passed, figure = of_checkpoint.resume(bench)
     assert not passed
     assert figure == "metrics differ from step 3 on"
 
@@ -369,7 +369,7 @@ def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
     tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
     with _bench(tmp_path, *sets) as bench:
-        passed, figure = of_checkpoint.resumed(bench)
+        passed, figure = of_checkpoint.resume(bench)
         assert passed, figure
 
 
@@ -382,7 +382,7 @@ def test_selftest_of_a_checkpoint_without_moments_is_found(
         right(training, optimizer, weights, {n: m * 0 for n, m in moments.items()})
 
     monkeypatch.setattr(snapshot, "restore", restore)
-    assert not of_checkpoint.resumed(bench)[0]
+    assert not of_checkpoint.resume(bench)[0]
 
 
 def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
@@ -418,7 +418,7 @@ def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_p
     with _provable.of_recipe(path) as bench:
         assert bench.shrunk == {}
         assert of_objective.no_leak(bench.subject)[0]
-        assert of_checkpoint.reopened(bench)[0]
+        assert of_checkpoint.reopen(bench)[0]
 
 
 def test_selftest_of_several_processes_is_refused(

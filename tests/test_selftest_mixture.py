@@ -53,7 +53,7 @@ def test_selftest_of_a_mixture_finds_the_one_member_that_leaks(
             return made | {"input_ids": shown}
 
         monkeypatch.setattr(right, "example", example)
-        proofs = selftest._of_members(bench.subject, bench.subject.objective)
+        proofs = selftest._list_member_proofs(bench.subject, bench.subject.objective)
         passed = {name: proof()[0] for name, proof in proofs.items() if name.endswith("no leak")}
     assert passed == {f"{label}: no leak": label != "right" for label in SHARES}
 

@@ -19,7 +19,7 @@ from nlpkit.contracts.request import Request
 from nlpkit.objectives import plm, reorder
 from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
 from nlpkit.selftest.bench import Bench
-from nlpkit.selftest.subject import _cut
+from nlpkit.selftest.subject import _shorten
 from nlpkit.selftest.watching import look
 from tests import _provable
 from tests.parts import (
@@ -406,9 +406,9 @@ def test_selftest_of_a_second_term_divided_by_the_firsts_count_is_found(
     tmp_path: Path, broken, said: str
 ) -> None:
     with _provable.bench(tmp_path, "nsp", "mlm") as bench:
-        assert of_run.accumulated(bench)[0]
+        assert of_run.accumulate(bench)[0]
         _provable.use(bench, proofs_nsp.Objective, broken)
-        passed, figure = of_run.accumulated(bench)
+        passed, figure = of_run.accumulate(bench)
     assert not passed
     assert said in figure
 
@@ -476,5 +476,5 @@ def test_selftest_gives_made_up_and_changed_sources_their_marks(tmp_path: Path) 
 
 def test_cut_of_a_pair_of_texts_has_some_of_both() -> None:
     marks = np.repeat([0, 4], [30, 10]).astype(np.uint8)  # 4: `second_side`
-    found = _cut(Marked(np.arange(40), marks), 16)
+    found = _shorten(Marked(np.arange(40), marks), 16)
     assert found.ids.tolist() == [*range(22, 38)]  # eight before the 30th, eight from it on

@@ -17,7 +17,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _tiny

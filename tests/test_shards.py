@@ -13,7 +13,7 @@ from nlpkit.byte_sizes import parsed
 from nlpkit.checkpoints import files, hf_layout
 from nlpkit.errors import FileError
 from nlpkit.runs.convert import Options, convert
-from nlpkit.runs.opened import find_checkpoint, open_checkpoint
+from nlpkit.runs.open_checkpoint import find_checkpoint, open_checkpoint
 from tests import _adapters, _tiny, _tiny_tasks
 
 

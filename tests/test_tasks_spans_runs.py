@@ -9,7 +9,7 @@ import transformers
 from safetensors.torch import load_file
 
 from nlpkit import cli
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 
 DATA = Path(__file__).resolve().parents[1] / "data/spans"

@@ -388,7 +388,7 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
     warnings: list[str] = []
-    assert files.newest_valid(tmp_path, warnings.append) == before
+    assert files.find_newest_valid(tmp_path, warnings.append) == before
     assert "model.safetensors has changed since it was written" in warnings[0]
     place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
@@ -408,7 +408,7 @@ def test_copy_of_another_steps_checkpoint_gives_way_to_the_one_before(
     else:
         shutil.copytree(before.path, newest.path)
     warnings: list[str] = []
-    assert files.newest_valid(tmp_path, warnings.append) == before
+    assert files.find_newest_valid(tmp_path, warnings.append) == before
     assert f"(it is step {before.step} by its manifest.json, copied to this name)" in warnings[0]
     place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
@@ -480,7 +480,7 @@ def test_checkpoint_without_a_manifest_is_put_aside_and_named(
     aside = newest.path.with_name(f"damaged-{newest.path.name}")
     shutil.copytree(newest.path, aside)  # that name is taken already
     warnings: list[str] = []
-    assert files.newest_valid(tmp_path, warnings.append) == before
+    assert files.find_newest_valid(tmp_path, warnings.append) == before
     (line,) = warnings
     assert line == (
         f"{newest.path} is damaged (manifest.json is missing); renamed to "

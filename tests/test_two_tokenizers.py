@@ -11,7 +11,7 @@ import transformers
 from nlpkit import cli, recipe
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError, RecipeError, TryAgain, UsageError
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from tests import _tiny
 
 TRANSFORMER = """{family: transformer, hidden_size: 24, num_layers: 2, num_heads: 4,

@@ -8,7 +8,7 @@ import transformers
 
 from nlpkit import cli
 from nlpkit.errors import FileError
-from nlpkit.runs.opened import open_checkpoint
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _tiny
 from tests.test_two_tokenizers import RECURRENT, SIDES, TEXTS, TRANSFORMER, _recipe

@@ -28,7 +28,7 @@ from nlpkit.models.vit.model import Model
 from nlpkit.objectives.image_classification import Objective
 from nlpkit.plan import describe, draw_mask, make
 from nlpkit.runs.convert import Options, convert
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.selftest import of_run
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import NORMAL, QUIET, Log
@@ -343,13 +343,13 @@ def test_selftest_finds_planted_defects(run: Path) -> None:
     with _bench(run) as bench:
         subject = bench.subject
         assert of_run.sums_packed_are_alone(subject)[0]
-        assert of_run.accumulated(bench)[0]
+        assert of_run.accumulate(bench)[0]
         assert of_run.batches(bench)[0]
         subject.model.__class__ = Neighbour
         assert not of_run.sums_packed_are_alone(subject)[0]
         subject.model.__class__ = Model
         subject.objective.__class__ = Lost
-        passed, figure = of_run.accumulated(bench)
+        passed, figure = of_run.accumulate(bench)
         assert not passed
         assert "targets of classes are counted as" in figure
         subject.objective.__class__ = Loose

@@ -31,7 +31,7 @@ from nlpkit.data.pack import collate
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives.examples.forward import forward
-from nlpkit.runs.opened import Opened, open_checkpoint
+from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.score.metrics import bleu
 
 MODELS = {

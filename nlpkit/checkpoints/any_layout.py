@@ -45,7 +45,7 @@ def _readers() -> list[Any]:
     return [importlib.import_module(name) for name in names if find_spec(name) is not None]
 
 
-def original(path: Path, settings: Path | None = None) -> Original | None:
+def find_original(path: Path, settings: Path | None = None) -> Original | None:
     """Return the original release at `path`, or None if there is none.
 
     Args:
@@ -101,13 +101,13 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
     Raises:
         FileError: a file is missing or damaged, or the files do not fit together.
     """
-    release = original(path)
+    release = find_original(path)
     if release is not None:
         return release.read()
     adapter = hf_layout.read_adapters(path)
     if adapter is None:
         return _read(path, family)[1]
-    base_path = peft_layout.base_of(path, adapter)
+    base_path = peft_layout.find_base(path, adapter)
     name, content = _read(base_path, family)
     if peft_layout.is_own(adapter):
         return peft_layout.merge(path, adapter, name, content)
@@ -125,40 +125,40 @@ def _read(path: Path, family: str | None) -> tuple[str, hf_layout.Content]:
 def is_checkpoint(path: Path) -> bool:
     """Return whether `path` has the files of a checkpoint, valid or not."""
     marks = ("config.json", hf_layout.ADAPTERS)
-    return any((path / name).is_file() for name in marks) or original(path) is not None
+    return any((path / name).is_file() for name in marks) or find_original(path) is not None
 
 
-def homes(path: Path) -> list[Path]:
+def find_homes(path: Path) -> list[Path]:
     """Return the directories to search, in order, for a checkpoint's tokenizer and notes."""
     if not path.is_dir():
         return [path.parent]
     adapter = hf_layout.read_adapters(path)
     if adapter is None or (path / "config.json").is_file():
         return [path]
-    return [path, peft_layout.base_of(path, adapter)]
+    return [path, peft_layout.find_base(path, adapter)]
 
 
-def tokenizer_home(path: Path) -> Path:
+def find_tokenizer(path: Path) -> Path:
     """Return the directory of a checkpoint's tokenizer; the tokenizer may be missing."""
-    directories = homes(path)
+    directories = find_homes(path)
     return next(filter(tokenizer_files.is_there, directories), directories[0])
 
 
 def read_notes(path: Path) -> dict[str, Any]:
     """Return nlpkit's notes on a checkpoint (`nlpkit.json`), or on the base of adapters."""
-    return next((notes for home in homes(path) if (notes := hf_layout.read_notes(home))), {})
+    return next((notes for home in find_homes(path) if (notes := hf_layout.read_notes(home))), {})
 
 
-def base(path: Path) -> Path | None:
+def find_base(path: Path) -> Path | None:
     """Return the base checkpoint of the adapters in a checkpoint, or None if it has no adapters.
 
     A resumed run must use this path, because the target of the link `latest` may have changed.
     """
     adapter = hf_layout.read_adapters(path)
-    return None if adapter is None else peft_layout.base_of(path, adapter).resolve()
+    return None if adapter is None else peft_layout.find_base(path, adapter).resolve()
 
 
-def base_hash(path: Path) -> str:
+def hash_base(path: Path) -> str:
     """Return the hash of a base checkpoint, which its adapters store.
 
     Raises:
@@ -166,8 +166,8 @@ def base_hash(path: Path) -> str:
     """
     if path.is_dir() and hf_layout.read_adapters(path) is not None:
         problem = "has adapters itself; merge them first"
-    elif original(path) is not None:
+    elif find_original(path) is not None:
         problem = "is not in transformers' layout; convert it first"
     else:
-        return peft_layout.content_hash(path)
+        return peft_layout.hash_weights(path)
     raise UsageError(f"lora: {path} {problem}: nlpkit convert {path} DIR")

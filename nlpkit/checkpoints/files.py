@@ -108,7 +108,7 @@ def is_inside(name: str) -> bool:
     return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
-def newest_valid(
+def find_newest_valid(
     run: Path,
     info: Callable[[str], None],
     find_problem: Callable[[Path], str | None] = find_corruption,
@@ -170,7 +170,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
             for path in sorted(p for p in draft.rglob("*") if p.is_file()):
                 sync(path)
                 name = path.relative_to(draft).as_posix()
-                files[name] = _entry(path)
+                files[name] = _describe(path)
             (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(draft / MANIFEST)
             for path in (*filter(Path.is_dir, draft.rglob("*")), draft):
@@ -190,7 +190,7 @@ def amend(path: Path, name: str, text: str) -> None:
         (path / name).write_text(text, encoding="utf-8")
         sync(path / name)
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        manifest["files"][name] = _entry(path / name)
+        manifest["files"][name] = _describe(path / name)
     write_json(path / MANIFEST, manifest)
 
 
@@ -238,7 +238,7 @@ def read_pointer(run: Path, name: str) -> Path | None:
     return link.resolve() if link.is_dir() else None
 
 
-def chosen(run: Path) -> tuple[Path, str] | None:
+def choose_checkpoint(run: Path) -> tuple[Path, str] | None:
     """Return the checkpoint to use for a run, and its name: `best` or `latest`.
 
     It is the latest if no evaluation chose a best one. None if `run` has no checkpoint.
@@ -249,7 +249,7 @@ def chosen(run: Path) -> tuple[Path, str] | None:
     return None
 
 
-def named(path: Path) -> Path | None:
+def find_named(path: Path) -> Path | None:
     """Return the checkpoint that RUN/best, RUN/latest or RUN/stable names, None for other paths.
 
     Raises:
@@ -265,5 +265,5 @@ def named(path: Path) -> Path | None:
     raise FileError(f"{path}: the run has no {path.name} checkpoint{remedy}")
 
 
-def _entry(path: Path) -> dict[str, Any]:
+def _describe(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

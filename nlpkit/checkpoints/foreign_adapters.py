@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers.utils import logging
 
 from nlpkit.checkpoints import hf_layout
-from nlpkit.checkpoints.peft_layout import SETTINGS, read_tensors, tied_outputs
+from nlpkit.checkpoints.peft_layout import SETTINGS, find_tied_outputs, read_tensors
 from nlpkit.contracts.format import State
 from nlpkit.errors import FileError, UsageError, not_installed
 from nlpkit.models import families, hf_format
@@ -95,7 +95,7 @@ def _load_base(
     if rows and rows > len(model.get_input_embeddings().weight):
         model.resize_token_embeddings(rows)
     if model.get_output_embeddings() is not None and settings.get("tie_word_embeddings", True):
-        outputs = tied_outputs(module.FORMAT, ())
+        outputs = find_tied_outputs(module.FORMAT, ())
         if any("lora_emb" in name or name.rpartition(".lora_")[0] in outputs for name in tensors):
             raise ValueError("the table of tokens has adapters; here it is input and output in one")
     return model, set(found["missing_keys"]) - tensors.keys()

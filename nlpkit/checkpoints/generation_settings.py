@@ -15,7 +15,7 @@ _GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTMode
 FILE = "generation_config.json"
 
 
-def of_objective(
+def choose_settings(
     objective: object, tokenizer: Tokenizer | None, settings: dict[str, Any]
 ) -> dict[str, Any]:
     """Return the settings of greedy generation, or {} if the model does not generate.
@@ -41,7 +41,7 @@ def of_objective(
     return found | {"do_sample": False, "max_new_tokens": default_new_tokens(objective)}
 
 
-def token_ids(objective: object, tokenizer: Tokenizer | None, config: ModelConfig) -> TokenIds:
+def find_token_ids(objective: object, tokenizer: Tokenizer | None, config: ModelConfig) -> TokenIds:
     """Return the ids of the special tokens of a model with this objective and tokenizer."""
     if tokenizer is None:
         return TokenIds()

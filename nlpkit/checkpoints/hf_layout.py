@@ -107,7 +107,7 @@ def read(directory: Path, known: Iterable[str] = ()) -> Content:
     return {**settings, FOLDERS: inner} if inner else settings, tensors
 
 
-def with_folders_of(base: Content, directory: Path) -> Content:
+def replace_settings(base: Content, directory: Path) -> Content:
     """Return the content of a base with `config.json` of another directory, such as of adapters.
 
     Of the base's folders, those are kept that this `config.json` names.
@@ -155,7 +155,7 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a file; raise `FileError` if it cannot be read."""
     if not path.is_file():
-        raise FileError(f"{path}: {_absent(path)}")
+        raise FileError(f"{path}: {_explain_absence(path)}")
     if path.suffix == ".bin":
         return read_state_dict(path)
     try:
@@ -192,10 +192,10 @@ def read_settings(directory: Path) -> dict[str, Any]:
     """Return `config.json` of a checkpoint directory."""
     path = directory / "config.json"
     if not path.is_file():
-        raise FileError(f"{path}: {_absent(path)}; is this a checkpoint directory?")
+        raise FileError(f"{path}: {_explain_absence(path)}; is this a checkpoint directory?")
     return read_json(path)
 
 
-def _absent(path: Path) -> str:
+def _explain_absence(path: Path) -> str:
     """Return why a path is not a file. Links to files are files, as in the Hugging Face cache."""
     return "not a regular file" if path.exists() else "no such file"

@@ -43,9 +43,9 @@ class Loaded:
 
     def warnings(self, fate: str) -> list[str]:
         """Return lines about missing and unexpected tensors; `fate`: what replaces missing ones."""
-        lines = [f"missing, {fate}: {listed(self.missing)}"] if self.missing else []
+        lines = [f"missing, {fate}: {list_first(self.missing)}"] if self.missing else []
         if self.unexpected:
-            lines.append(f"unexpected in this model, ignored: {listed(self.unexpected)}")
+            lines.append(f"unexpected in this model, ignored: {list_first(self.unexpected)}")
         return lines
 
 
@@ -57,13 +57,13 @@ class MissingTensors(FileError):
         self.layers = layers
 
 
-def listed(names: Sequence[str]) -> str:
+def list_first(names: Sequence[str]) -> str:
     """Return the first names and the number of other names."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return f"{', '.join(names[:NAMED])}{more}"
 
 
-def model_type_of(settings: Mapping[str, Any]) -> Any:
+def read_model_type(settings: Mapping[str, Any]) -> Any:
     """Return transformers' name of the family, from `model_type` in `config.json`."""
     model_type = settings.get("model_type")
     return model_type.removeprefix(OWN_TYPE) if isinstance(model_type, str) else model_type
@@ -93,7 +93,7 @@ def find_family(settings: Mapping[str, Any], directory: Path, family: str | None
         except UsageError as error:
             raise FileError(f"{file}: made by family {named}: {error}") from error
     types = {name: families.load(name).MODEL_TYPE for name in registry.names("models")}
-    model_type = model_type_of(settings)
+    model_type = read_model_type(settings)
     fitting = [name for name, known in types.items() if model_type == known]
     if not fitting:
         shipped = ", ".join(sorted(types.values()))
@@ -234,7 +234,7 @@ def from_hf(
     head = saved_head(module, settings.get("architectures") or (), tensors)
     needed = "" if predicts or (predicts is None and head is None) else form.body
     absent = [name for name in shapes if name not in state]
-    missing = _missing(form, directory, absent, allow_missing, needed)
+    missing = _find_missing(form, directory, absent, allow_missing, needed)
     if predicts is None:  # what is not needed is not used
         missing = tuple(name for name in missing if name.startswith(needed))
     if head is not None:
@@ -270,7 +270,7 @@ def _match(
     return config, state, unused, shapes
 
 
-def _missing(
+def _find_missing(
     form: HfFormat,
     directory: Path,
     names: Sequence[str],
@@ -290,7 +290,7 @@ def _missing(
     ]
     if wrong:
         number = number_of(len(wrong), "tensors are missing")
-        message = f"{directory}: {number}: {listed(wrong)}"
+        message = f"{directory}: {number}: {list_first(wrong)}"
         layers = {name.rpartition(".")[0] or name for name in wrong}
         outer = [n for n in layers if not any(n.startswith(f"{each}.") for each in layers)]
         raise MissingTensors(message, sorted({name.rpartition(".")[2] for name in outer}))

@@ -66,13 +66,13 @@ def write(
     tensors = {
         f"{layer}.{matrix}": weights[name]
         for ours, layer in layers.items()
-        for matrix, name in lora.matrices_of(ours).items()
+        for matrix, name in lora.name_matrices(ours).items()
     }
     heads = task_head(module, adapters.head_kind).names if HEAD in weights else {}
     tensors |= {theirs: weights[ours] for ours, theirs in heads.items()}
     outputs: list[str] = []
     if lora.TABLE in targets:
-        outputs = [] if heads else tied_outputs(form, weights)
+        outputs = [] if heads else find_tied_outputs(form, weights)
         rows = len(merged[hf_format.names_of(form, lora.TABLE)[0].theirs])
         tensors |= _pad_table(tensors, layers[lora.TABLE], outputs, rows)
     if grown:
@@ -82,7 +82,7 @@ def write(
         tensors |= {names.get(name, name): merged[name] for name in tables if name in merged}
     settings = {
         "peft_type": "LORA",
-        "task_type": _TASK_TYPES.get(adapters.head_kind) if heads else _lm_type(form.architecture),
+        "task_type": _task_type(form, adapters.head_kind if heads else None),
         "base_model_name_or_path": str(adapters.base),
         **{"r": config.rank, "lora_alpha": config.alpha, "lora_dropout": config.dropout},
         "target_modules": [*layers.values(), *outputs],
@@ -96,11 +96,13 @@ def write(
     hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
-def _lm_type(architecture: str) -> str | None:
-    """Return peft's `task_type` of a model without a task's layer; none of an encoder."""
-    if architecture.endswith(("ForConditionalGeneration", "MTModel")):
+def _task_type(form: HfFormat, head_kind: str | None) -> str | None:
+    """Return peft's name of the task of a layer, or of a language model; an encoder has none."""
+    if head_kind is not None:
+        return _TASK_TYPES.get(head_kind)
+    if form.architecture.endswith(("ForConditionalGeneration", "MTModel")):
         return "SEQ_2_SEQ_LM"
-    return "CAUSAL_LM" if architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
+    return "CAUSAL_LM" if form.architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
 
 
 def _pad_table(
@@ -119,7 +121,7 @@ def _pad_table(
     return found
 
 
-def tied_outputs(form: HfFormat, weights: Iterable[str]) -> list[str]:
+def find_tied_outputs(form: HfFormat, weights: Iterable[str]) -> list[str]:
     """Return transformers' layers whose weight is the table of tokens, too."""
     copies = [theirs for theirs, ours in form.copies.items() if ours == lora.TABLE]
     names = copies if "output_embedding" not in weights else []
@@ -139,9 +141,9 @@ def read_state(
     state = {
         name: tensors[f"{hf_format.in_memory(form, theirs)}.{matrix}"]
         for ours, theirs in targets.items()
-        for matrix, name in lora.matrices_of(ours).items()
+        for matrix, name in lora.name_matrices(ours).items()
     }
-    table_a = lora.matrices_of(lora.TABLE)[lora.TABLE_A]
+    table_a = lora.name_matrices(lora.TABLE)[lora.TABLE_A]
     if table_a in state:
         state[table_a] = state[table_a][:, :vocab_size].clone()
     state |= {ours: tensors[theirs] for ours, theirs in head_names(module) if theirs in tensors}
@@ -149,7 +151,7 @@ def read_state(
         if theirs in tensors:
             # Rows after the vocabulary are not tokens; they are soft prompts, for example.
             state[ours] = tensors[theirs][:vocab_size].clone()
-    return lora.adapted_state(state, targets)
+    return lora.rename_adapted(state, targets)
 
 
 def is_own(adapter: Mapping[str, Any]) -> bool:
@@ -182,9 +184,9 @@ def merge(
     layers = dict.fromkeys(name.rpartition(".lora_")[0] for name in adapters.keys() - whole)
     tables = {name.theirs for name in hf_format.names_of(form, lora.TABLE)}
     try:
-        for layer in layers.keys() - tied_outputs(form, ()):
+        for layer in layers.keys() - find_tied_outputs(form, ()):
             key, is_table = names[f"{layer}.weight"], f"{layer}.weight" in tables
-            matrices = lora.matrices_of(lora.TABLE if is_table else layer)
+            matrices = lora.name_matrices(lora.TABLE if is_table else layer)
             a, b = (adapters[f"{layer}.{matrix}"].float() for matrix in matrices)
             delta = adapter["lora_alpha"] / adapter["r"] * (b @ a)
             transposed = is_table or hf_format.is_transposed(form, key.removesuffix(".weight"))
@@ -193,10 +195,10 @@ def merge(
         raise FileError(f"{directory / WEIGHTS}: no {error} there, or in the base") from error
     except (RuntimeError, TypeError, ZeroDivisionError) as error:
         raise FileError(f"{directory / WEIGHTS}: does not fit the base: {error}") from error
-    return hf_layout.with_folders_of((base[0], tensors), directory)
+    return hf_layout.replace_settings((base[0], tensors), directory)
 
 
-def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
+def find_base(directory: Path, adapter: Mapping[str, Any]) -> Path:
     """Return the base checkpoint of adapters; its hash is checked if the adapters store one.
 
     Raises:
@@ -218,7 +220,7 @@ def base_of(directory: Path, adapter: Mapping[str, Any]) -> Path:
             f"nlpkit convert {base} DIR"
         )
     base_hash = hf_layout.read_notes(directory).get("base")
-    if base_hash is not None and base_hash != content_hash(base):
+    if base_hash is not None and base_hash != hash_weights(base):
         raise FileError(f"{directory}: {base} is not the model that these adapters were trained on")
     return base
 
@@ -238,7 +240,7 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     }
 
 
-def content_hash(directory: Path) -> str:
+def hash_weights(directory: Path) -> str:
     """Return a SHA-256 over the weights of a checkpoint directory."""
     names = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
     return file_sha256(*sorted(names))

@@ -27,7 +27,7 @@ _FOREIGN = {
 KIND = "nlpkit_tokenizer.json"  # has the dotted name of a kind that the user wrote
 
 
-def _files() -> list[str]:
+def _list_files() -> list[str]:
     """Return the file names of all kinds; a directory with one of them has a tokenizer."""
     kinds = (registry.load("tokenizers", kind) for kind in registry.names("tokenizers"))
     return sorted({KIND, *(name for module in kinds for name in module.Tokenizer.files)})
@@ -36,7 +36,7 @@ def _files() -> list[str]:
 def is_there(directory: Path) -> bool:
     """Return whether a directory has a file of a tokenizer, valid or not."""
     two = any((directory / name).is_dir() for name in source_and_target.FOLDERS)
-    return two or any((directory / name).is_file() for name in _files())
+    return two or any((directory / name).is_file() for name in _list_files())
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class Use:
     end: str | None = None  # the token that ends a generated text
 
 
-def use_of(objective: Objective | None, model_config: ModelConfig, tokenizer: Tokenizer) -> Use:
+def describe_use(
+    objective: Objective | None, model_config: ModelConfig, tokenizer: Tokenizer
+) -> Use:
     """Return how a model reads its texts in an objective."""
     positions = (getattr(model_config, n, None) for n in ("max_positions", "attention_length"))
     longest = min((limit for limit in positions if limit is not None), default=None)
@@ -144,12 +146,12 @@ def load(directory: str | Path) -> tuple[str, Tokenizer]:
     if not path.exists():
         raise FileError(f"{path}: no such directory; expected a tokenizer")
     if path.is_dir() and not is_there(path):
-        raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_files())}")
+        raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_list_files())}")
     if any((path / folder).is_dir() for folder in source_and_target.FOLDERS):
         sides = [load(path / folder)[1] for folder in source_and_target.FOLDERS]
         return source_and_target.KIND, source_and_target.joined(*sides)
     if (path / KIND).is_file():
-        kind = _named_kind(path / KIND)
+        kind = _read_kind(path / KIND)
         return kind, registry.load("tokenizers", kind).Tokenizer.load(path)
     refused = []
     for kind in registry.names("tokenizers"):
@@ -169,7 +171,7 @@ def load(directory: str | Path) -> tuple[str, Tokenizer]:
     raise FileError(f"{path}: no known kind of tokenizer: {'; '.join(refused)}")
 
 
-def _named_kind(file: Path) -> str:
+def _read_kind(file: Path) -> str:
     """Return the dotted kind in a file; raise `FileError` if it must not be imported."""
     try:
         kind = json.loads(file.read_text(encoding="utf-8"))["kind"]

@@ -232,7 +232,7 @@ def _use(checkpoint: Path, device: str, log: "Log", stop: "StopFlag") -> tuple[s
     from nlpkit.evaluate.source import find_data
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Writer
-    from nlpkit.runs.opened import open_checkpoint
+    from nlpkit.runs.open_checkpoint import open_checkpoint
 
     opened = open_checkpoint(checkpoint, device=device, info=log.detail, warn=log.warn)
     callbacks = Callbacks(note=log.detail, should_stop=stop.check)

@@ -44,7 +44,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
         one_run(resolved, common, allow_change, log, stop)
     if process_rank() != 0:
         return
-    chosen = files.chosen(directory.path)
+    chosen = files.choose_checkpoint(directory.path)
     assert chosen is not None  # the run is finished
     checkpoint, which = chosen
     best_by = resolved.recipe.train.best_by

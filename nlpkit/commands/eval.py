@@ -165,7 +165,7 @@ def _open(
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import source
     from nlpkit.evaluate.held_out import Evaluation
-    from nlpkit.runs.opened import open_checkpoint
+    from nlpkit.runs.open_checkpoint import open_checkpoint
 
     # In bf16 the weights are fp32, as in training.
     opened = open_checkpoint(

@@ -124,7 +124,7 @@ def _section(resolved: "Resolved", family: str) -> str:
     if named is None:
         raise UsageError("--family: the recipe has no init_from; give --from CKPT")
     directory, light = resolved.path(named), families.load(family)
-    if found := files.chosen(directory):
+    if found := files.choose_checkpoint(directory):
         directory = found[0]
     settings = hf_layout.read_settings(directory)
     try:

@@ -84,7 +84,7 @@ def command(
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
     from nlpkit.generate.texts import Writer
-    from nlpkit.runs.opened import open_checkpoint
+    from nlpkit.runs.open_checkpoint import open_checkpoint
 
     opened = open_checkpoint(
         checkpoint, device=common.device, precision=precision, family=family, info=log.info,

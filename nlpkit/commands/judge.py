@@ -80,7 +80,7 @@ def command(
     texts = pairs.both(found) or sentences.read_texts(files, judged.text_key)
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.likelihood import Likelihood
-    from nlpkit.runs.opened import open_checkpoint
+    from nlpkit.runs.open_checkpoint import open_checkpoint
     from nlpkit.train.signals import catch_signals
 
     with catch_signals(exit_now) as stop:

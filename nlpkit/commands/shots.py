@@ -101,7 +101,7 @@ def _score(
     """Return the figures of each seed, and the answers with the last one."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
-    from nlpkit.runs.opened import open_checkpoint
+    from nlpkit.runs.open_checkpoint import open_checkpoint
     from nlpkit.train.log import Log
     from nlpkit.train.scores import scores
     from nlpkit.train.signals import catch_signals

@@ -46,7 +46,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     from nlpkit import registry
     from nlpkit.checkpoints import files, tokenizer_files
     from nlpkit.cli import exit_now
-    from nlpkit.runs import grow
+    from nlpkit.runs import grow_vocabulary
     from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
@@ -69,9 +69,9 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
             tokenizer = module.Tokenizer.train(texts, section.config)
         else:
             home = resolved.path(start)
-            old_kind, old = tokenizer_files.load((files.chosen(home) or [home])[0])
+            old_kind, old = tokenizer_files.load((files.choose_checkpoint(home) or [home])[0])
             settings = section.config.model_dump()
-            tokenizer = grow.grown(old, old_kind, section.kind, texts, settings)
+            tokenizer = grow_vocabulary.grow(old, old_kind, section.kind, texts, settings)
     with name_path_in_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         # A failed write must not leave an incomplete tokenizer.

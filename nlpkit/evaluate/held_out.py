@@ -23,7 +23,7 @@ from nlpkit.evaluate.source import Source, is_task
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.plural import number_of
-from nlpkit.runs.opened import Opened
+from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.runs.run import Training, token_characters
 from nlpkit.score.named import WrongScore
 from nlpkit.train.held_out import HeldOut

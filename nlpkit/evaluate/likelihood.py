@@ -23,7 +23,7 @@ from nlpkit.data.marks import of_text
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.objectives.examples.text import longest_sequence
-from nlpkit.runs.opened import Opened
+from nlpkit.runs.open_checkpoint import Opened
 
 _AT_ONCE = 64  # batches that are sorted together
 

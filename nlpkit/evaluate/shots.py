@@ -20,7 +20,7 @@ from nlpkit.evaluate.prompts import Rows, Shown
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.plural import number_of
-from nlpkit.runs.opened import Opened
+from nlpkit.runs.open_checkpoint import Opened
 
 Progress = Callable[[int, int], None]
 Text = TypeVar("Text", Encoded, list[int])

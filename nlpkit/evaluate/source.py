@@ -20,7 +20,7 @@ from nlpkit.errors import UsageError
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten, value_at
 from nlpkit.runs import data_files
-from nlpkit.runs.opened import Opened
+from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.train.log import Log
 from nlpkit.train.settings import Optimizer
 

@@ -59,7 +59,7 @@ class LoraTable(nn.Module):
         return table + F.linear(self.lora_embedding_A.T * self.scale, self.lora_embedding_B)
 
 
-def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) -> dict[str, str]:
+def find_targets(config: Config, module: FamilyModel, model_config: FrozenConfig) -> dict[str, str]:
     """Return the layers that get adapters: our names with transformers' names.
 
     Raises:
@@ -73,21 +73,21 @@ def targeted(config: Config, module: FamilyModel, model_config: FrozenConfig) ->
     if not targets:
         raise UsageError(
             "lora.targets: the family has no layers that are adapted by default; name some of "
-            f"{_known(names)}, or tune it without lora"
+            f"{_list_names(names)}, or tune it without lora"
         )
     layers: dict[str, str] = {}
     for target in [targets] if isinstance(targets, str) else targets:
-        hits = linear if target == ALL else _named(names, target)
+        hits = linear if target == ALL else _match_names(names, target)
         if not hits:
             raise UsageError(
-                f"lora.targets: no layer {target!r} in this model; it has {_known(names)}; "
+                f"lora.targets: no layer {target!r} in this model; it has {_list_names(names)}; "
                 f"{ALL}: every linear layer"
             )
         layers |= hits
     return layers
 
 
-def _named(names: Mapping[str, str], target: str) -> dict[str, str]:
+def _match_names(names: Mapping[str, str], target: str) -> dict[str, str]:
     """Return the layers that have this name, or a name that ends with it."""
     return {
         ours: theirs
@@ -96,7 +96,7 @@ def _named(names: Mapping[str, str], target: str) -> dict[str, str]:
     }
 
 
-def _known(names: Mapping[str, str]) -> str:
+def _list_names(names: Mapping[str, str]) -> str:
     return ", ".join(sorted({ours.rpartition(".")[2] for ours in names}))
 
 
@@ -114,14 +114,14 @@ def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:
             setattr(owner, leaf, LoraLinear(base, config))
 
 
-def matrices_of(target: str) -> dict[str, str]:
+def name_matrices(target: str) -> dict[str, str]:
     """Return peft's names of the two matrices of a layer's adapter, with ours in a state dict."""
     if target == TABLE:
         return {name: f"{_OF_TABLE}0.{name}" for name in (TABLE_A, TABLE_B)}
     return {f"{name}.weight": f"{target}.{name}" for name in ("lora_A", "lora_B")}
 
 
-def base_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def remove_adapters(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the state dict without adapters, with the names of a model without adapters."""
     return {
         TABLE if name == _FROZEN else name: tensor
@@ -130,7 +130,7 @@ def base_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def adapted_state(state: Mapping[str, Tensor], targets: Mapping[str, str]) -> dict[str, Tensor]:
+def rename_adapted(state: Mapping[str, Tensor], targets: Mapping[str, str]) -> dict[str, Tensor]:
     """Return a state dict of base and adapters with the names of the adapted model."""
     names = {TABLE: _FROZEN} if TABLE in targets else {}
     return {names.get(name, name): tensor for name, tensor in state.items()}

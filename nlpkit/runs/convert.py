@@ -27,7 +27,7 @@ from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.runs import model_card
 from nlpkit.runs.saved_objective import load_objective, load_tokenizer
-from nlpkit.runs.stored_weights import PRECISIONS, Weights, mean, read
+from nlpkit.runs.stored_weights import PRECISIONS, Weights, average, read
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def convert(
     dtype = None if options.precision is None else PRECISIONS[options.precision]
     sources = (source, *options.average)
     weights = [read(each, dtype, options.config, options.family, info) for each in sources]
-    model = _load(mean(weights) if options.average else weights[0], options, warn)
-    folders = _folders(model)
+    model = _load(average(weights) if options.average else weights[0], options, warn)
+    folders = _make_folders(model)
     if (kind := str(folders[""][0]["model_type"])).startswith(hf_model.OWN_TYPE):
         warn(
-            f"transformers has no {_with_attention(model.family, model.loaded.config)}: "
+            f"transformers has no {_describe_model(model.family, model.loaded.config)}: "
             f"nlpkit opens {out}, from_pretrained does not (model_type {kind})"
         )
     averaged = [each.path for each in weights] if options.average else []
@@ -83,7 +83,7 @@ def convert(
     def write(directory: Path) -> None:
         hf_layout.write_folders(directory, folders, options.max_shard)
         _write_beside(model, directory, folders[""][0])
-        model_card.write(directory, _card(model, directory, parameters, averaged))
+        model_card.write(directory, _make_card(model, directory, parameters, averaged))
 
     _publish(out, write)
     files = [file for folder in folders for file in (out / folder).glob("model*.safetensors")]
@@ -119,10 +119,10 @@ def _load(weights: Weights, options: Options, warn: Callable[[str], None]) -> _M
     return _Model(weights, family, loaded, tokenizer, objective, dtype)
 
 
-def _folders(model: _Model) -> hf_layout.Folders:
+def _make_folders(model: _Model) -> hf_layout.Folders:
     """Return what is written as `config.json` and weights, with what `config.json` had before."""
     config, old = model.loaded.config, model.weights.settings
-    ids = generation_settings.token_ids(model.objective, model.tokenizer, config)
+    ids = generation_settings.find_token_ids(model.objective, model.tokenizer, config)
     loaded = model.loaded
     folders = hf_model.to_hf(model.family, config, loaded.state, ids, loaded.head)
     for folder, (settings, tensors) in folders.items():
@@ -144,11 +144,11 @@ def _write_beside(model: _Model, directory: Path, settings: dict[str, Any]) -> N
     heads = {n: _cast(n, tensor, model.dtype) for n, tensor in model.weights.heads.items()}
     objective_heads.write(directory, heads)
     if model.tokenizer is not None:
-        use = tokenizer_files.use_of(model.objective, model.loaded.config, model.tokenizer)
+        use = tokenizer_files.describe_use(model.objective, model.loaded.config, model.tokenizer)
         tokenizer_files.save(model.tokenizer, directory, use)
     generation = hf_layout.read_if_there(
         path / generation_settings.FILE
-    ) or generation_settings.of_objective(model.objective, model.tokenizer, settings)
+    ) or generation_settings.choose_settings(model.objective, model.tokenizer, settings)
     generation_settings.write(directory, generation)
     notes = {**any_layout.read_notes(path), "nlpkit": __version__}
     notes.pop("base", None)
@@ -160,19 +160,19 @@ def _write_beside(model: _Model, directory: Path, settings: dict[str, Any]) -> N
         (directory / name).write_text(own, encoding="utf-8")
 
 
-def _card(model: _Model, directory: Path, parameters: int, averaged: Sequence[Path]) -> str:
+def _make_card(model: _Model, directory: Path, parameters: int, averaged: Sequence[Path]) -> str:
     """Return the model card: the one that is there, since users edit it, or a new one."""
     path = model.weights.path
     own = path / model_card.CARD
     # That of adapters, or of one of several checkpoints, is not this model's.
-    if own.is_file() and not averaged and any_layout.base(path) is None:
+    if own.is_file() and not averaged and any_layout.find_base(path) is None:
         return own.read_text(encoding="utf-8")
     return model_card.make_card(
         *(directory, path), parameters=parameters, objective=model.objective, averaged=averaged
     )
 
 
-def _with_attention(family: str, config: ModelConfig) -> str:
+def _describe_model(family: str, config: ModelConfig) -> str:
     """Return the name of a family, and its kinds of attention if they are not its own."""
     kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
     return f"{family} with attention {kinds}" if kinds else family

@@ -17,7 +17,7 @@ from nlpkit.checkpoints import (
     objective_heads,
     tokenizer_files,
 )
-from nlpkit.checkpoints.hf_model import find_family, model_type_of
+from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
@@ -30,7 +30,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
-from nlpkit.runs import grow, vocabulary
+from nlpkit.runs import grow_vocabulary, vocabulary
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
@@ -48,7 +48,7 @@ def model_part(
     if recipe.lora is not None:  # a checkpoint of adapters contains the path of its base
         saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
-        base = any_layout.base(newest) if newest else None
+        base = any_layout.find_base(newest) if newest else None
     elif resumed is not None:
         own = resumed, hf_layout.read(resumed)
     elif run_path is not None:
@@ -83,13 +83,13 @@ def model_part(
         part.start = _fitting(part, part.start)
     if recipe.lora is not None:
         part.lora = recipe.lora
-        targets = lora.targeted(recipe.lora, part.module(), part.config)
+        targets = lora.find_targets(recipe.lora, part.module(), part.config)
         part.targets = {
             ours: theirs
             for ours, theirs in targets.items()
             if ours in loaded.state or f"{ours}.weight" in loaded.state
         }
-        part.base_hash = any_layout.base_hash(directory)
+        part.base_hash = any_layout.hash_base(directory)
     return part
 
 
@@ -157,7 +157,7 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
     family = recipe.model.family
     if (directory / "config.json").is_file():
         ours = families.load(family).MODEL_TYPE
-        theirs = model_type_of(hf_layout.read_settings(directory))
+        theirs = read_model_type(hf_layout.read_settings(directory))
         if ours != theirs:
             raise UsageError(
                 f"init_from: {directory} has model_type {theirs}, and family {family} of the "
@@ -203,7 +203,7 @@ def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_mode
     theirs = [each.key for ours in absent for each in hf_format.names_of(form, ours)]
     if zeros := [name for name in theirs if name.startswith(form.body)]:
         number = number_of(len(zeros), "tensors are missing")
-        raise FileError(f"{directory}: {number}: {hf_model.listed(zeros)}; {_NO_ADAPTERS}")
+        raise FileError(f"{directory}: {number}: {hf_model.list_first(zeros)}; {_NO_ADAPTERS}")
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, hf_layout.Content] | None:
@@ -219,8 +219,8 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
 
     The path is resolved, because the link `latest` may change during reading.
     """
-    path = files.named(path) or path
-    if not any_layout.is_checkpoint(path) and (found := files.chosen(path)):
+    path = files.find_named(path) or path
+    if not any_layout.is_checkpoint(path) and (found := files.choose_checkpoint(path)):
         info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
         path = found[0]
     if not path.exists():
@@ -238,7 +238,7 @@ def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | Non
         UsageError: the tokenizer does not start with the tokens of `init_from`.
     """
     section = text.resolved.recipe.tokenizer
-    home = part.source and any_layout.tokenizer_home(part.source)
+    home = part.source and any_layout.find_tokenizer(part.source)
     old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
     if own is not None:
         tokenizer = own
@@ -266,7 +266,7 @@ def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: T
     Rows after the last token are cut where released models have them.
     """
     if old is not None:
-        grow.check(old[1], tokenizer, str(part.source))
+        grow_vocabulary.check_old_tokens(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
     if part.is_padded(size):
         part.rows = size

@@ -160,5 +160,5 @@ def write_for_run(run: Path, parameters: int, objective: object) -> str | None:
     found = [files.read_pointer(run, name) for name in ("best", "latest")]
     for path in dict.fromkeys(filter(None, found)):
         write(path, make_card(path, path, parameters=parameters, objective=objective))
-    chosen = files.chosen(run)
+    chosen = files.choose_checkpoint(run)
     return None if chosen is None else make_upload_command(chosen[0], read_name(chosen[0]))

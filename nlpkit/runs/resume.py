@@ -158,7 +158,7 @@ def _changed_data(run: Run, checkpoint: Path) -> str:
         )
     other = "or give --out another directory"
     if now is not None:
-        then = tokenizer_files.load(any_layout.tokenizer_home(checkpoint))[1]
+        then = tokenizer_files.load(any_layout.find_tokenizer(checkpoint))[1]
         if not tokenizer_files.reads_alike(then, now):
             return (
                 f"{path / vocabulary.TOKENIZER}: not the tokenizer that the run was started with; "
@@ -193,7 +193,7 @@ def find_checkpoint(run: Run, resume: str) -> files.Checkpoint | None:
     named = named_checkpoint(resume)
     begun = files.list_directories(path) and run.directory.status().get("resumed_from")
     if resume == "auto" or (named and begun == str(named.resolve())):
-        return files.newest_valid(path, run.log.warn, find_problem)
+        return files.find_newest_valid(path, run.log.warn, find_problem)
     if named is not None:
         return _valid(run, named)
     if files.list_directories(path):

@@ -123,20 +123,20 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         from nlpkit.checkpoints import objective_heads
 
         weights = objective_heads.write(directory, weights)
-    ids = generation_settings.token_ids(objective, tokenizer, part.config)
+    ids = generation_settings.find_token_ids(objective, tokenizer, part.config)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
         "progress": progress,
     }
-    plain = weights if part.lora is None else lora.base_state(weights)
+    plain = weights if part.lora is None else lora.remove_adapters(weights)
     labels = getattr(objective.config, "labels", None)
     folders = hf_model.to_hf(part.family, part.config, plain, ids, part.head, labels)
     settings, tensors = folders[""]
     if getattr(objective.config, "regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"
     generation_settings.write(
-        directory, generation_settings.of_objective(objective, tokenizer, settings)
+        directory, generation_settings.choose_settings(objective, tokenizer, settings)
     )
     if part.lora is None:
         hf_layout.write_folders(directory, folders)
@@ -153,7 +153,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     for name, text in objective.checkpoint_files().items():
         (directory / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:
-        use = tokenizer_files.use_of(objective, part.config, tokenizer)
+        use = tokenizer_files.describe_use(objective, part.config, tokenizer)
         tokenizer_files.save(tokenizer, directory, use)
 
 

@@ -50,7 +50,7 @@ def load_tokenizer(
     tables = families.vocabulary(family)
     if not tables:
         return None
-    tokenizer = tokenizer_files.load(vocabulary or any_layout.tokenizer_home(directory))[1]
+    tokenizer = tokenizer_files.load(vocabulary or any_layout.find_tokenizer(directory))[1]
     rows = vocabulary_size(loaded.state, tables)
     if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
         rows = tokenizer.vocab_size
@@ -83,9 +83,7 @@ def load_objective(
             raise ValueError(f"none is named, and family {family} has no DEFAULT_OBJECTIVE")
         listed = named if isinstance(named, list) else [named or {"name": default}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
-        bound = [
-            _bound(directory, each, named is None, tokenizer, loaded.config) for each in listed
-        ]
+        bound = [_bind(directory, each, named is None, tokenizer, loaded.config) for each in listed]
         return combined(bound, weights)
     except ValidationError as error:
         raise FileError(f"{source}.{in_words(error)}") from error
@@ -95,7 +93,7 @@ def load_objective(
         raise FileError(f"{source}: {error}") from error
 
 
-def _bound(
+def _bind(
     directory: Path,
     named: Mapping[str, Any],
     is_default: bool,
@@ -109,9 +107,9 @@ def _bound(
         registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
-        settings = _fitting(module.Config, model_config) | _classes(module.Config, directory)
+        settings = _shorten(module.Config, model_config) | _read_classes(module.Config, directory)
     else:
-        settings = _with_earlier(module.Config, settings)
+        settings = _add_earlier(module.Config, settings)
     config = module.Config.model_validate_json(json.dumps(settings))
     config = module.Objective.with_preprocessor(
         config, hf_layout.read_if_there(directory / PREPROCESSOR)
@@ -128,18 +126,18 @@ def _bound(
     return module.Objective(config, tokenizer, model_config)
 
 
-def _with_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def _add_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings, of members too, with the earlier values of those that are missing."""
     settings = {**config.EARLIER, **settings}
     if isinstance(members := settings.get("of"), list):  # of a mixture
         settings["of"] = [
-            _with_earlier(registry.load("objectives", member["name"]).Config, member)
+            _add_earlier(registry.load("objectives", member["name"]).Config, member)
             for member in members
         ]
     return settings
 
 
-def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
+def _shorten(config: Any, model_config: Any) -> dict[str, Any]:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
     limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
     limit = min((one for one in limits if one is not None), default=None)
@@ -149,7 +147,7 @@ def _fitting(config: Any, model_config: Any) -> dict[str, Any]:
     return {"max_length": limit}
 
 
-def _classes(config: Any, directory: Path) -> dict[str, Any]:
+def _read_classes(config: Any, directory: Path) -> dict[str, Any]:
     """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
     if "labels" not in config.model_fields or not (directory / "config.json").is_file():
         return {}

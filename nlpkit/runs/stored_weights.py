@@ -11,7 +11,7 @@ from torch import Tensor
 from nlpkit.checkpoints import any_layout, files, objective_heads, tokenizer_files
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
-from nlpkit.runs.opened import find_checkpoint
+from nlpkit.runs.open_checkpoint import find_checkpoint
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -35,7 +35,7 @@ def read(
     info: Callable[[str], None],
 ) -> Weights:
     """Return the content of an original release or of a checkpoint, with adapters merged."""
-    release = any_layout.original(source, config)
+    release = any_layout.find_original(source, config)
     if release is not None:
         dtype = requested or torch.float32
         info(f"{release.weights}: original release, settings from {release.settings}")
@@ -47,7 +47,7 @@ def read(
     path = find_checkpoint(source, info)
     files.verify(path)
     settings, tensors = any_layout.read(path, family)
-    base = any_layout.base(path)
+    base = any_layout.find_base(path)
     if base is not None:
         info(f"adapters of {path} merged into {base}")
     # Merged weights stay in float32 until the end, so that they are rounded only once.
@@ -56,31 +56,31 @@ def read(
     return Weights(path, settings, tensors, objective_heads.read(path), stored)
 
 
-def mean(all_weights: Sequence[Weights]) -> Weights:
+def average(all_weights: Sequence[Weights]) -> Weights:
     """Return the mean of the weights of several checkpoints, with the rest of the first one.
 
     Raises:
         FileError: they are not checkpoints of the same model.
     """
     first = all_weights[0]
-    tokenizers = [_tokenizer(each.path) for each in all_weights]
+    tokenizers = [_load_tokenizer(each.path) for each in all_weights]
     for each, tokenizer in zip(all_weights[1:], tokenizers[1:], strict=True):
-        if key := _difference(first.settings, each.settings):
+        if key := _find_difference(first.settings, each.settings):
             raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
-        if not _alike(tokenizer, tokenizers[0]):
+        if not _are_alike(tokenizer, tokenizers[0]):
             raise FileError(f"{each.path}: its tokenizer is not that of {first.path}")
         for mine, theirs in ((first.tensors, each.tensors), (first.heads, each.heads)):
             shapes = [{name: t.shape for name, t in found.items()} for found in (mine, theirs)]
-            if key := _difference(*shapes):
+            if key := _find_difference(*shapes):
                 raise FileError(f"{each.path}: not the model of {first.path}: {key} differs")
     return replace(
         first,
-        tensors=_means([each.tensors for each in all_weights]),
-        heads=_means([each.heads for each in all_weights]),
+        tensors=_average_tensors([each.tensors for each in all_weights]),
+        heads=_average_tensors([each.heads for each in all_weights]),
     )
 
 
-def _means(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def _average_tensors(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Return the mean of each tensor in float32; integers are those of the first state."""
     means = {}
     for name, first in states[0].items():
@@ -90,21 +90,21 @@ def _means(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return means
 
 
-def _difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def _find_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """Return the first key with different values, or None."""
     keys = sorted(one.keys() | other.keys())
     return next((key for key in keys if one.get(key) != other.get(key)), None)
 
 
-def _tokenizer(path: Path) -> Tokenizer | None:
+def _load_tokenizer(path: Path) -> Tokenizer | None:
     """Return the tokenizer of a checkpoint, or None if it has none."""
     try:
-        return tokenizer_files.load(any_layout.tokenizer_home(path))[1]
+        return tokenizer_files.load(any_layout.find_tokenizer(path))[1]
     except FileError:
         return None
 
 
-def _alike(one: Tokenizer | None, other: Tokenizer | None) -> bool:
+def _are_alike(one: Tokenizer | None, other: Tokenizer | None) -> bool:
     if one is None or other is None:
         return one is other
     return tokenizer_files.reads_alike(one, other)

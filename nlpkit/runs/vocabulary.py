@@ -167,9 +167,9 @@ def train(
         made_by = registry.load("tokenizers", section.kind).Tokenizer
         tokenizer = made_by.train(_counted(texts(counts), callbacks), section.config)
     else:
-        from nlpkit.runs import grow
+        from nlpkit.runs import grow_vocabulary
 
-        tokenizer = grow.grown(
+        tokenizer = grow_vocabulary.grow(
             old[1], old[0], section.kind, _counted(texts(counts), callbacks), config
         )
     with scratch(path.parent) as workdir:

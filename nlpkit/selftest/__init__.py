@@ -78,11 +78,13 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         # As in the run itself, which is larger: a pass of the small model would tell nothing.
         requested = resolved.recipe.train.precision
         precision, _ = machine.choose_precision(requested, accelerator.device)
-        small = _changed(small, "train", precision=precision)
-        no_dropout = _without_dropout(small)
+        small = _change(small, "train", precision=precision)
+        no_dropout = _remove_dropout(small)
         run = pretrain.prepare(no_dropout, directory, accelerator, log, stop)
         data, backend = run.data, resolved.recipe.attention.backend
-        small = _short(small, run.settings.warmup_steps, precision, int(data.examples.sizes.max()))
+        small = _shorten(
+            small, run.settings.warmup_steps, precision, int(data.examples.sizes.max())
+        )
 
         def fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
@@ -101,13 +103,12 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             check=lambda: check(stop),
         )
-        yield Bench(
-            *(run, subject, small, shrunk, workdir, device, precision, _attention(subject), stop),
-            log=of_runs,
-        )
+        about = _describe_attention(subject)
+        made = (run, subject, small, shrunk, workdir, device, precision, about, stop)
+        yield Bench(*made, log=of_runs)
 
 
-def _attention(subject: Subject) -> str:
+def _describe_attention(subject: Subject) -> str:
     """Return the attention backend and the reason for it, from one forward pass."""
     _first_look(subject)
     return str(getattr(subject.model, "attention_choice", ""))
@@ -127,17 +128,17 @@ def prove(bench: Bench) -> Iterator[Proof]:
     proofs: dict[str, Callable[[], Verdict]] = {}
     if isinstance(subject.objective, Task):  # examples are rows
         if subject.objective.predicts_text:
-            proofs |= _of_targets(subject)
+            proofs |= _list_target_proofs(subject)
         proofs["packed = alone"] = lambda: of_run.sums_packed_are_alone(subject)
     elif isinstance(subject.objective, mixture.Objective):
-        proofs |= _of_members(subject, subject.objective)
+        proofs |= _list_member_proofs(subject, subject.objective)
     else:
-        proofs |= _of_text(subject)
+        proofs |= _list_text_proofs(subject)
     proofs["batches"] = lambda: of_run.batches(bench)
-    proofs["accumulated = one"] = lambda: of_run.accumulated(bench)
+    proofs["accumulated = one"] = lambda: of_run.accumulate(bench)
     if not isinstance(subject.objective, Task):
-        proofs["saved = reopened"] = lambda: of_checkpoint.reopened(bench)
-    proofs["resumed = whole"] = lambda: of_checkpoint.resumed(bench)
+        proofs["saved = reopened"] = lambda: of_checkpoint.reopen(bench)
+    proofs["resumed = whole"] = lambda: of_checkpoint.resume(bench)
     for name, proof in proofs.items():
         subject.check()
         start = time.perf_counter()
@@ -152,20 +153,22 @@ def prove(bench: Bench) -> Iterator[Proof]:
         yield Proof(name, passed, figure, time.perf_counter() - start)
 
 
-def _of_members(subject: Subject, mixed: mixture.Objective) -> dict[str, Callable[[], Verdict]]:
+def _list_member_proofs(
+    subject: Subject, mixed: mixture.Objective
+) -> dict[str, Callable[[], Verdict]]:
     """Return the proofs of each member and of the mixture."""
     proofs: dict[str, Callable[[], Verdict]] = {}
     corpus = subject.examples.corpus
     for label, member in zip(mixed.labels, mixed.members, strict=True):
         examples = Examples(corpus, member, subject.seed)
-        of_member = _of_text(replace(subject, objective=member, examples=examples))
+        of_member = _list_text_proofs(replace(subject, objective=member, examples=examples))
         proofs |= {f"{label}: {name}": proof for name, proof in of_member.items()}
     proofs["members"] = lambda: of_examples.members(subject, mixed)
     proofs["packed = alone"] = lambda: of_run.sums_packed_are_alone(subject)
     return proofs
 
 
-def _of_targets(subject: Subject) -> dict[str, Callable[[], Verdict]]:
+def _list_target_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     """Return the proofs of rows whose targets are tokens."""
     return {
         "noise floor": partial(of_objective.noise_floor, subject),
@@ -174,7 +177,7 @@ def _of_targets(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     }
 
 
-def _of_text(subject: Subject) -> dict[str, Callable[[], Verdict]]:
+def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     """Return the proofs that apply to the heads and optional methods of an objective on text."""
     seen = _first_look(subject)
     candidates: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
@@ -216,7 +219,7 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
     return replace(resolved, recipe=recipe.model_copy(update=update)), lowered
 
 
-def _changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
+def _change(resolved: Resolved, section: str, **values: Any) -> Resolved:
     """Return the recipe with validated changes of `train` or `model` settings."""
     recipe = resolved.recipe
     if section == "train":
@@ -231,17 +234,17 @@ def _changed(resolved: Resolved, section: str, **values: Any) -> Resolved:
     return replace(resolved, recipe=recipe.model_copy(update={section: update}))
 
 
-def _without_dropout(resolved: Resolved) -> Resolved:
+def _remove_dropout(resolved: Resolved) -> Resolved:
     assert resolved.recipe.model is not None
     names = [name for name, _ in resolved.recipe.model.config if name.endswith("dropout")]
-    return _changed(resolved, "model", **dict.fromkeys(names, 0.0))
+    return _change(resolved, "model", **dict.fromkeys(names, 0.0))
 
 
-def _short(resolved: Resolved, warmup: int, precision: str, longest: int) -> Resolved:
+def _shorten(resolved: Resolved, warmup: int, precision: str, longest: int) -> Resolved:
     """Return the recipe with a training of a few small steps in `precision`."""
     train = resolved.recipe.train
     budget = max(longest, min(train.batch_budget, BUDGET))
-    return _changed(
+    return _change(
         resolved,
         "train",
         steps=STEPS,

@@ -29,7 +29,7 @@ from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
 
 
-def reopened(bench: Bench) -> Verdict:
+def reopen(bench: Bench) -> Verdict:
     """Save a checkpoint and load it here and in transformers: all bits must be equal."""
     subject, run = bench.subject, bench.run
     run.unwrapped.model.load_state_dict(subject.model.state_dict())
@@ -47,17 +47,17 @@ def reopened(bench: Bench) -> Verdict:
     model = model.to(subject.device).eval()
     sources = enumerate(subject.sources(9))
     batch = subject.pack([subject.example(s, subject.rng(10, i)) for i, s in sources])
-    before, after = (_logits(subject, m, batch) for m in (subject.model, model))
+    before, after = (_compute_logits(subject, m, batch) for m in (subject.model, model))
     if not torch.equal(before, after):
         return False, f"logits differ by {float((before - after).abs().max()):.1g}"
     figure = f"{len(original)} tensors, {before.numel():,} logits: same bits"
-    theirs, wrong = _in_transformers(path)
+    theirs, wrong = _open_in_transformers(path)
     if wrong:
         return False, f"{figure}; transformers' {theirs} has other {', '.join(wrong[:3])}"
     return True, f"{figure}, also in transformers' {theirs}" if theirs else figure
 
 
-def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
+def _compute_logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
     """Return the logits of all heads, flattened."""
     with torch.no_grad():
         heads = look(subject, model, batch).heads
@@ -68,7 +68,7 @@ def _logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
     return torch.cat([values.flatten().float() for values in logits])
 
 
-def _in_transformers(path: Path) -> tuple[str, list[str]]:
+def _open_in_transformers(path: Path) -> tuple[str, list[str]]:
     """Return transformers' classes for the checkpoint (or ""), and the tensors that differ.
 
     A folder of the checkpoint is a model of its own.
@@ -126,7 +126,7 @@ class _Interruption(StopFlag):
         check(self.outer)
 
 
-def resumed(bench: Bench) -> Verdict:
+def resume(bench: Bench) -> Verdict:
     """Compare an uninterrupted run with one that is killed and stopped: same metrics and bits."""
     complete, interrupted = bench.workdir / "whole", bench.workdir / "interrupted"
     _run(bench, complete, bench.stop)
@@ -142,11 +142,11 @@ def resumed(bench: Bench) -> Verdict:
     if not (killed.happened and stopped.happened):
         return False, "the run finished before it was interrupted"
     _run(bench, interrupted, bench.stop)
-    ours, theirs = _metrics(complete), _metrics(interrupted)
+    ours, theirs = _read_metrics(complete), _read_metrics(interrupted)
     if ours != theirs:
         first = next((a for a, b in zip(ours, theirs, strict=False) if a != b), ours[-1])
         return False, f"metrics differ from step {first['step']} on"
-    one, two = _tensors(complete), _tensors(interrupted)
+    one, two = _read_tensors(complete), _read_tensors(interrupted)
     wrong = [name for name in one.keys() | two.keys() if not _same(one.get(name), two.get(name))]
     figure = f"{STEPS} steps in {bench.precision}, killed (back to step {back}) and stopped"
     if wrong:
@@ -172,12 +172,12 @@ def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
         raise
 
 
-def _metrics(path: Path) -> list[dict[str, Any]]:
+def _read_metrics(path: Path) -> list[dict[str, Any]]:
     lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     final = files.checkpoint_path(path, STEPS)
     return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.OPTIMIZER_STATE)

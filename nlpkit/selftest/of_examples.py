@@ -8,7 +8,7 @@ import torch
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mixture
-from nlpkit.selftest.of_objective import Verdict, shown_rows
+from nlpkit.selftest.of_objective import Verdict, find_shown
 from nlpkit.selftest.subject import Example, Source, Subject
 from nlpkit.selftest.watching import look
 
@@ -25,7 +25,7 @@ def unmasking(subject: Subject) -> Verdict:
     for number, source in enumerate(sources):
         example = subject.example(source, subject.rng(6, number))
         hidden += int((example.get("labels", np.empty(0)) != IGNORE).sum())
-        if not any(_holds(subject, original, source) for original in unmasked(subject, example)):
+        if not any(_holds(subject, original, source) for original in unmask(subject, example)):
             mates = " or a mate" if source.mates else ""
             figure = f"piece {number} of {source.size} tokens{mates} is not in its example"
             return False, figure + _hint(subject)
@@ -48,21 +48,21 @@ def _hint(subject: Subject) -> str:
     )
 
 
-def unmasked(subject: Subject, example: Example) -> list[Example]:
+def unmask(subject: Subject, example: Example) -> list[Example]:
     """Return the example with its hidden tokens in `input_ids`; by default one for each shift."""
     offering = subject.offering("unmask")
     for objective in reversed(offering):  # the last change is undone first
         example = objective.unmask(example)
     if offering:
         return [example]
-    filled = [_filled(example, shift) for shift in (0, 1)]
+    filled = [_fill(example, shift) for shift in (0, 1)]
     unlearned = subject.objective.unlearned_id
     if unlearned is not None:  # the last target may be this token, which has no label
         filled.append(np.append(filled[1], unlearned))
     return [{**example, "input_ids": ids} for ids in filled]
 
 
-def _filled(example: Example, shift: int) -> np.ndarray:
+def _fill(example: Example, shift: int) -> np.ndarray:
     inputs = example["input_ids"]
     labels = example.get("labels", np.empty(0, np.int64))
     (positions,) = np.nonzero(labels != IGNORE)
@@ -79,7 +79,7 @@ def _holds(subject: Subject, example: Example, source: Source) -> bool:
     offering = subject.offering("restore")
     if not offering and _contains(example["input_ids"], piece):
         return True
-    texts = offering[0].restore(example) if offering else _texts(subject, example)
+    texts = offering[0].restore(example) if offering else _split_texts(subject, example)
     if np.array_equal(np.concatenate([*texts, piece[:0]]), piece):
         return True
     if not mates or not len(texts):
@@ -88,7 +88,7 @@ def _holds(subject: Subject, example: Example, source: Source) -> bool:
     return known and any(_contains(piece, text) for text in texts)
 
 
-def _texts(subject: Subject, example: Example) -> list[np.ndarray]:
+def _split_texts(subject: Subject, example: Example) -> list[np.ndarray]:
     """Return the texts between special tokens; special tokens in a text split it."""
     ids = example["input_ids"]
     inside = subject.text_in(ids)
@@ -115,7 +115,7 @@ def shown_targets(subject: Subject) -> Verdict:
     for example in subject.noises(COUNT, SIZE, 12):
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
-        is_shown = shown_rows(subject, [example])
+        is_shown = find_shown(subject, [example])
         rows = torch.cat([head.index for head in seen.words.values() if head.per == "token"])
         inputs = example["input_ids"][is_shown.cpu().numpy()]
         special += int((~subject.text_in(inputs)).sum())
@@ -147,7 +147,7 @@ def mates(subject: Subject) -> Verdict:
     for _ in range(COUNT):
         example = subject.example(subject.noise(size, rng, ours, theirs), rng)
         # `unmask` or the labels undo random replacements, which may be any words.
-        mated = all(np.isin(m["input_ids"], theirs).any() for m in unmasked(subject, example))
+        mated = all(np.isin(m["input_ids"], theirs).any() for m in unmask(subject, example))
         mixed += mated
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
@@ -189,7 +189,7 @@ def detection(subject: Subject) -> Verdict:
         )
     tokens = replaced = wrong = 0
     for example in subject.noises(COUNT, SIZE, 15):
-        (original,) = (made["input_ids"] for made in unmasked(subject, example))
+        (original,) = (made["input_ids"] for made in unmask(subject, example))
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
         read = seen.read_in_loss

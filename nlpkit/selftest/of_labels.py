@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nlpkit.selftest.of_objective import LEARNED, Verdict, noises, trained
+from nlpkit.selftest.of_objective import LEARNED, Verdict, draw_noise, train_fresh
 from nlpkit.selftest.subject import Example, Subject
 from nlpkit.selftest.watching import Head
 
@@ -28,13 +28,13 @@ def label_leak(subject: Subject) -> Verdict:
     """
     rng = subject.rng(16)
     by_head: dict[str, list[_Batch]] = {}
-    for made, seen in trained(subject, _blind(subject, rng)):
+    for made, seen in train_fresh(subject, _draw_blind(subject, rng)):
         words = subject.text_in(np.concatenate([example["input_ids"] for example in made]))
         for name, head in seen.given_labels.items():
-            by_head.setdefault(name, []).append(_kept(head, torch.from_numpy(words)))
+            by_head.setdefault(name, []).append(_keep_words(head, torch.from_numpy(words)))
     figures, passed = [], True
     for name, batches in by_head.items():
-        mean, error, floor = _against_entropy(batches)
+        mean, error, floor = _compare_with_entropy(batches)
         figure = f"{name}: loss {mean:.4f}, {floor:.4f} ± {error:.4f} without a leak"
         if mean < floor - 3 * error:
             passed, figure = (
@@ -47,8 +47,8 @@ def label_leak(subject: Subject) -> Verdict:
     return passed, "; ".join(figures)
 
 
-def _blind(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
-    for made in noises(subject, rng):
+def _draw_blind(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
+    for made in draw_noise(subject, rng):
         for example in made:
             ids = example["input_ids"]
             drawn = rng.choice(subject.words, len(ids))
@@ -56,14 +56,14 @@ def _blind(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]
         yield made
 
 
-def _kept(head: Head, is_text: torch.Tensor) -> _Batch:
+def _keep_words(head: Head, is_text: torch.Tensor) -> _Batch:
     """Return a head's losses and labels without special tokens, which are always original."""
     if head.per == "token":
         head = head.taken(is_text.to(head.index.device)[head.index].nonzero().squeeze(1))
     return _Batch(float(head.each.double().sum()), head.targets.cpu().long())
 
 
-def _against_entropy(batches: list[_Batch]) -> tuple[float, float, float]:
+def _compare_with_entropy(batches: list[_Batch]) -> tuple[float, float, float]:
     """Return the mean loss, the standard error of its excess over the entropy, and the entropy.
 
     The loss of each batch is compared with that of the labels' frequencies on the same batch.

@@ -36,10 +36,10 @@ def noise_floor(subject: Subject) -> Verdict:
     is_word = torch.zeros(subject.tokenizer.vocab_size, dtype=torch.bool, device=subject.device)
     is_word[torch.from_numpy(words).to(subject.device)] = True
     rng, kept = subject.rng(3), []
-    for made, seen in trained(subject, noises(subject, rng)):
-        shown = shown_rows(subject, made)
+    for made, seen in train_fresh(subject, draw_noise(subject, rng)):
+        shown = find_shown(subject, made)
         for head in seen.words.values():
-            kept.append(head.each[is_word[head.targets] & _hidden(head, shown)].double())
+            kept.append(head.each[is_word[head.targets] & _find_hidden(head, shown)].double())
     losses = torch.cat(kept)
     if not len(losses):
         return False, "no target is hidden: all show a word by design"
@@ -56,7 +56,7 @@ def noise_floor(subject: Subject) -> Verdict:
     return True, f"{figure}, {len(losses):,} words"
 
 
-def noises(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
+def draw_noise(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
     """Yield examples of random words, without end."""
     size = subject.noise_size(NOISE_PIECE)
     while True:
@@ -64,7 +64,7 @@ def noises(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]
         yield [subject.example(source, rng) for source in sources]
 
 
-def trained(
+def train_fresh(
     subject: Subject, batches: Iterable[list[Example]]
 ) -> Iterator[tuple[list[Example], Seen]]:
     """Train a fresh model for `NOISE_STEPS` batches; yield its losses on the last ones."""
@@ -81,7 +81,7 @@ def trained(
             yield made, seen
 
 
-def shown_rows(subject: Subject, examples: list[Example]) -> Tensor:
+def find_shown(subject: Subject, examples: list[Example]) -> Tensor:
     """Return which rows (N,) of the pack of these examples have visible targets by design."""
     shown = []
     for example in examples:
@@ -92,7 +92,7 @@ def shown_rows(subject: Subject, examples: list[Example]) -> Tensor:
     return torch.from_numpy(np.concatenate(shown)).to(subject.device)
 
 
-def _hidden(head: Head, shown: Tensor) -> Tensor:
+def _find_hidden(head: Head, shown: Tensor) -> Tensor:
     """Return which rows (M,) of a head have hidden targets; `shown` (N,) is of the pack's tokens.
 
     Of rows that are no tokens of the pack this is known only if no target is shown.
@@ -113,18 +113,18 @@ def no_leak(subject: Subject) -> Verdict:
     largest = 0.0
     tokens = 12 * int(subject.objective.length(np.array([SHORT]))[0])
     for number, source in enumerate(subject.sources(tokens, longest=SHORT)):
-        base, index = _words_of(subject, source, number)
+        base, index = _look_at_words(subject, source, number)
         ids = source.ids
         owner = torch.full((len(index),), -1, device=subject.device)
         moves = torch.zeros(len(index), len(ids), dtype=torch.bool, device=subject.device)
         for k in range(len(ids)):
             subject.check()
-            other, other_index = _words_of(subject, subject.changed(source, k), number)
+            other, other_index = _look_at_words(subject, subject.changed(source, k), number)
             positions += 1
             if not torch.equal(other_index, index):
                 decided += 1
                 continue
-            change = torch.cat([_change(other[name], base[name]) for name in base])
+            change = torch.cat([_measure_change(other[name], base[name]) for name in base])
             predicts = torch.cat([other[n].targets != base[n].targets for n in base])
             moves[:, k] = change != 0  # so that NaN counts as a change
             owner[predicts] = k
@@ -137,7 +137,7 @@ def no_leak(subject: Subject) -> Verdict:
             depends[row] |= moved
         depends = depends[rows.unique()][:, rows.unique()]  # (K, K)
         leaks += int(depends.diagonal().sum())
-        cycles += _in_cycles(depends & ~torch.eye(len(depends), dtype=torch.bool).to(depends))
+        cycles += _count_in_cycles(depends & ~torch.eye(len(depends), dtype=torch.bool).to(depends))
     if 2 * decided > positions:
         return (
             False,
@@ -164,7 +164,7 @@ def _hint(subject: Subject) -> str:
     )
 
 
-def _words_of(subject: Subject, source: Source, key: int) -> tuple[dict[str, Head], Tensor]:
+def _look_at_words(subject: Subject, source: Source, key: int) -> tuple[dict[str, Head], Tensor]:
     """Return the heads with only hidden words of one example, and the rows of all heads.
 
     Calls with the same `key` draw the same random numbers.
@@ -172,21 +172,21 @@ def _words_of(subject: Subject, source: Source, key: int) -> tuple[dict[str, Hea
     with torch.no_grad():
         example = subject.example(source, subject.rng(4, key))
         seen = look(subject, subject.model, subject.pack([example]), subject.dtype)
-    shown = shown_rows(subject, [example])
+    shown = find_shown(subject, [example])
     found = {
-        name: head.taken(_hidden(head, shown).nonzero().squeeze(1))
+        name: head.taken(_find_hidden(head, shown).nonzero().squeeze(1))
         for name, head in seen.words.items()
     }
     none = torch.empty(0, dtype=torch.long, device=subject.device)
     return found, torch.cat([none, *(head.index for head in found.values())])
 
 
-def _change(one: Head, two: Head) -> Tensor:
+def _measure_change(one: Head, two: Head) -> Tensor:
     """Return the largest absolute difference (M,) of the states of each row."""
     return (one.states - two.states).abs().amax(1)
 
 
-def _in_cycles(depends: Tensor) -> int:
+def _count_in_cycles(depends: Tensor) -> int:
     """Return the number of nodes of a graph (K, K) left by topological sorting (Kahn 1962)."""
     left = depends.clone()
     while len(left):
@@ -204,7 +204,7 @@ def no_neighbour_leak(subject: Subject) -> Verdict:
     def seen(changed: int | None) -> list[list[Tensor]]:
         chosen = [subject.changed(s) if i == changed else s for i, s in enumerate(sources)]
         made = [subject.example(s, subject.rng(5, i)) for i, s in enumerate(chosen)]
-        return _of_each(subject, made)
+        return _states_of_each(subject, made)
 
     base = seen(None)
     moved = leaks = 0
@@ -220,7 +220,7 @@ def no_neighbour_leak(subject: Subject) -> Verdict:
     return not leaks, f"{figure}, {leaks} times another one moved"
 
 
-def _of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
+def _states_of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
     """Return the states of all heads for each example of a pack."""
     batch = subject.pack(made)
     with torch.no_grad():

@@ -81,14 +81,14 @@ def _compare_packed(
             with torch.no_grad():
                 packed = look(subject, subject.model, subject.pack(made), dtype)
                 alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
-            differences = [_terms_apart(packed, alone), *apart(packed, alone, dtype)]
+            differences = [_compare_terms(packed, alone), *apart(packed, alone, dtype)]
             relative = float(torch.cat([each.cpu() for each in differences]).max())
             figures.append(f"{relative:.1g} in {str(dtype)[6:]} (at most {limit:g})")
             passed = passed and relative <= limit
     return passed, f"{len(made)} {what} {', '.join(figures)}"
 
 
-def _terms_apart(packed: Seen, alone: list[Seen]) -> Tensor:
+def _compare_terms(packed: Seen, alone: list[Seen]) -> Tensor:
     """Return the relative difference of each term's sum and the sum over single sequences."""
     differences = []
     for name, term in packed.loss.terms.items():
@@ -120,7 +120,7 @@ def batches(bench: Bench) -> Verdict:
             if batch.tokens > settings.batch_budget:
                 return False, f"a batch of {batch.tokens} tokens, over {settings.batch_budget}"
     bench.subject.check()
-    return _epochs(bench, stream())
+    return _check_epochs(bench, stream())
 
 
 def _same_step(one: Step, two: Step) -> bool:
@@ -134,7 +134,7 @@ def _same_step(one: Step, two: Step) -> bool:
     )
 
 
-def _epochs(bench: Bench, stream: Stream) -> Verdict:
+def _check_epochs(bench: Bench, stream: Stream) -> Verdict:
     """Check that every item is in exactly one batch per epoch, with the planned length."""
     examples, used, bin_count = bench.subject.examples, 0.0, 0
     # A round of a large corpus is one epoch; planning a small corpus takes little time.
@@ -167,7 +167,7 @@ class _Gradients(torch.optim.SGD):
         ]
 
 
-def accumulated(bench: Bench) -> Verdict:
+def accumulate(bench: Bench) -> Verdict:
     """Compare the gradients of a step of one batch and of several: they must be equal."""
     subject = bench.subject
     sources = subject.sources(2000)[:24]
@@ -180,12 +180,12 @@ def accumulated(bench: Bench) -> Verdict:
         counts: Counter[str] = Counter()
         for batch in step.batches:
             counts.update(batch.num_targets)
-        return _gradient(bench, step), counts
+        return _compute_gradient(bench, step), counts
 
     (one, counted), (several, in_parts) = gradient([made]), gradient(parts)
     with torch.no_grad():
         by_loss = look(subject, subject.model, subject.pack(made)).loss.num_targets
-    if wrong := _miscounted(counted, in_parts, by_loss):
+    if wrong := _find_miscount(counted, in_parts, by_loss):
         return False, wrong
     count = sum(counted.values())
     difference = float((one - several).norm() / one.norm())
@@ -194,7 +194,7 @@ def accumulated(bench: Bench) -> Verdict:
     return difference <= limit, f"{figure} in float32 (at most {limit:g})"
 
 
-def _miscounted(
+def _find_miscount(
     counted: Mapping[str, int], in_parts: Mapping[str, int], by_loss: Mapping[str, int]
 ) -> str:
     """Return a message if the numbers of targets of a term differ, or an empty string."""
@@ -209,7 +209,7 @@ def _miscounted(
     return ""
 
 
-def _gradient(bench: Bench, step: Step) -> Tensor:
+def _compute_gradient(bench: Bench, step: Step) -> Tensor:
     """Return the gradient of one step of `train.loop`, flattened."""
     training = Training(bench.subject.model, bench.subject.objective)
     given = {"params": training.parameters(), "initial_lr": 1.0}

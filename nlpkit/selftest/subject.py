@@ -126,7 +126,7 @@ class Subject:
         mates: list[int] = []
         if examples.mates is not None:
             mates = examples.mates.draw(number, self.objective.mates, self.rng(11, number))
-        piece, *others = (_cut(examples.source(n), longest) for n in (number, *mates))
+        piece, *others = (_shorten(examples.source(n), longest) for n in (number, *mates))
         return Source(piece, others)
 
     @cached_property
@@ -212,7 +212,7 @@ class Subject:
 
     def _noise_row(self, size: int, rng: np.random.Generator) -> Source:
         """Return a real row with random words; no part has more than `size` of them."""
-        row = _cut(self.examples.source(int(rng.choice(self._to_cut))), size)
+        row = _shorten(self.examples.source(int(rng.choice(self._to_cut))), size)
         parts = [rng.choice(self.words_of(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
 
@@ -242,7 +242,7 @@ def _is_text(tokenizer: Any) -> np.ndarray:
     return is_text
 
 
-def _cut(text: Any, longest: int | None) -> Any:
+def _shorten(text: Any, longest: int | None) -> Any:
     """Return a piece, or each of several parts of a row, of at most `longest` tokens.
 
     A pair of texts is cut around its middle.

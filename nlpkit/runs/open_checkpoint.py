@@ -82,8 +82,8 @@ def open_checkpoint(
     machine.configure_allocator()
     if target.type == "cpu":
         spinning.start()
-    dtype = _precision(precision, _stored(state, part.vocabulary), target)
-    model = _model(part, state, loaded.head, backend)
+    dtype = _choose_dtype(precision, _find_stored_dtype(state, part.vocabulary), target)
+    model = _make_model(part, state, loaded.head, backend)
     _add_objective_heads(model, objective, directory)
     model = model.to(device=target, dtype=dtype)
     notes = any_layout.read_notes(directory)
@@ -100,10 +100,10 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
     """
     if any_layout.is_checkpoint(path):
         return path.resolve()
-    if found := files.named(path):
+    if found := files.find_named(path):
         return found
     run = path.parent if path.name == "checkpoints" else path
-    if chosen := files.chosen(run):
+    if chosen := files.choose_checkpoint(run):
         info(f"{path}: its {chosen[1]} checkpoint, {chosen[0].name}")
         return chosen[0]
     if not path.exists():
@@ -128,7 +128,7 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _model(
+def _make_model(
     part: ModelPart, state: dict[str, Any], task_head: TaskHead | None, backend: str
 ) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
@@ -168,13 +168,13 @@ def _add_objective_heads(model: Any, objective: Any, directory: Path) -> None:
         ) from error
 
 
-def _stored(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:
+def _find_stored_dtype(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:
     """Return the dtype of the embeddings or, without embeddings, of the first tensor."""
     names = [name for name in (*tables, *state) if name in state]
     return state[names[0]].dtype
 
 
-def _precision(requested: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
+def _choose_dtype(requested: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
     if requested == "auto":
         return torch.bfloat16 if stored.itemsize == 2 and device.type == "cuda" else torch.float32
     return torch.bfloat16 if requested == "bf16" else torch.float32

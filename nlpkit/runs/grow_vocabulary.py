@@ -8,7 +8,7 @@ from nlpkit.errors import UsageError
 from nlpkit.tokenizers.library.shown import shown
 
 
-def grown(
+def grow(
     old: Tokenizer, old_kind: str, kind: str, texts: Iterable[str], settings: dict[str, Any]
 ) -> Tokenizer:
     """Return `old` extended with tokens from `texts` to at most `settings["vocab_size"]` tokens.
@@ -32,7 +32,7 @@ def grown(
     return old.grow(texts, **settings)
 
 
-def check(old: Tokenizer, new: Tokenizer, path: str) -> None:
+def check_old_tokens(old: Tokenizer, new: Tokenizer, path: str) -> None:
     """Raise `UsageError` unless `new` starts with all tokens of `old`, which is in `path`."""
     sizes = f"({new.vocab_size} tokens; {old.vocab_size} in {path})"
     for number in range(old.vocab_size):
