@@ -6,11 +6,10 @@ their smallest and largest values, so that every spike is visible.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from nlpkit.report.history import History
+from nlpkit.report.history import History, Record
 
 LIMIT, BUCKETS = 1500, 500
 # A gradient norm that varies by more than this is drawn on a logarithmic axis.
@@ -22,7 +21,6 @@ _RECORDED = (
     ("tokens_per_second", "Speed", "tokens/s", 1.0),
     ("memory_bytes", "Peak memory", "MiB", 2.0**-20),
 )
-Figures = dict[str, Any]  # of an evaluation
 
 
 @dataclass(frozen=True)
@@ -104,16 +102,16 @@ def _make_losses(histories: Sequence[History], part: str | None = None) -> list[
     return lines
 
 
-def _loss(part: str | None) -> Callable[[Figures], float | None]:
+def _loss(part: str | None) -> Callable[[Record], float | None]:
     return lambda figures: figures["loss"] if part is None else figures["losses"].get(part)
 
 
-def _score(name: str) -> Callable[[Figures], float | None]:
+def _score(name: str) -> Callable[[Record], float | None]:
     return lambda figures: figures["metrics"].get(name)
 
 
 def _make_held_out(
-    history: History, number: int, name: str, value_of: Callable[[Figures], float | None]
+    history: History, number: int, name: str, value_of: Callable[[Record], float | None]
 ) -> list[Line]:
     """Return a figure of the evaluations, if there is one; what is undefined is a gap."""
     values = [value_of(figures) for figures in history.evaluations.values()]

@@ -20,6 +20,8 @@ from nlpkit.recipe import flatten, yaml
 from nlpkit.recipe.places import dotted
 from nlpkit.train import state
 
+Record = dict[str, Any]  # a JSON object
+
 FIGURES = ("loss", "perplexity", "bits_per_character")  # of an evaluation, beside the scores
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
@@ -44,11 +46,11 @@ class History:
 
     label: str
     path: Path
-    status: dict[str, Any]
+    status: Record
     settings: dict[str, str]
     columns: dict[str, np.ndarray]
     parts: dict[str, np.ndarray]
-    evaluations: dict[int, dict[str, Any]]
+    evaluations: dict[int, Record]
     weights: dict[int, str]
     half_lines: int
     spent: float = 0.0
@@ -173,7 +175,7 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     )
 
 
-def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
+def _read_records(path: Path) -> tuple[list[Record], int]:
     """Return the records of metrics.jsonl, and the number of incomplete lines at its end."""
     try:
         *lines, last = path.read_bytes().split(b"\n")
@@ -184,7 +186,7 @@ def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     is_half = bool(last) and _parse(last) is None
     if last and not is_half:
         lines.append(last)
-    records: list[dict[str, Any]] = []
+    records: list[Record] = []
     previous = 0
     for number, line in enumerate(lines, 1):
         record = _parse(line)
@@ -196,7 +198,7 @@ def _read_records(path: Path) -> tuple[list[dict[str, Any]], int]:
     return records, int(is_half)
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
+def _parse(line: bytes) -> Record | None:
     try:
         found = json.loads(line)
     except ValueError:
@@ -204,7 +206,7 @@ def _parse(line: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _find_mistake(record: dict[str, Any] | None, previous: int) -> str:
+def _find_mistake(record: Record | None, previous: int) -> str:
     """Return what is wrong with a record; empty if nothing is."""
     if record is None:
         return "not a JSON object: the line is damaged"
@@ -221,7 +223,7 @@ def _find_mistake(record: dict[str, Any] | None, previous: int) -> str:
     return f"`{name}` is not a number" if name else ""
 
 
-def _find_text(figures: dict[str, Any], names: Sequence[str]) -> str:
+def _find_text(figures: Record, names: Sequence[str]) -> str:
     """Return the name of the first value that is not a number; empty if all are."""
     values = {name: figures.get(name) for name in names}
     values |= _get_mapping(figures, "losses") | _get_mapping(figures, "metrics")
@@ -229,19 +231,19 @@ def _find_text(figures: dict[str, Any], names: Sequence[str]) -> str:
     return next(wrong, "")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, int):
         return value.bit_length() < 1024  # else it is no float64
     return value is None or isinstance(value, float)
 
 
-def _get_mapping(record: dict[str, Any], key: str) -> dict[str, Any]:
+def _get_mapping(record: Record, key: str) -> Record:
     """Return the mapping `key` of a record: `losses` by part, or `metrics` by name."""
     found = record.get(key)
     return found if isinstance(found, dict) else {}
 
 
-def _make_column(records: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+def _make_column(records: Sequence[Record], name: str) -> np.ndarray:
     """Return a column (S,); NaN where a record does not have it."""
     return np.array([record.get(name) for record in records], dtype=np.float64)
 

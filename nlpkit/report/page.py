@@ -7,10 +7,9 @@ import base64
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from nlpkit.durations import written
 from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.curves import BUCKETS, LIMIT, Chart
-from nlpkit.report.history import ORDER, RESULT, History, find_first_difference
+from nlpkit.report.history import ORDER, RESULT, History, Record, find_first_difference
 from nlpkit.train.state import LOSS
 
 _LAST = 20  # evaluations in a table; the chart has all
@@ -212,9 +211,7 @@ def _evaluations(histories: Sequence[History]) -> str:
     return _section("Held-out evaluation", *tables)
 
 
-def _make_evaluation_row(
-    figures: Mapping[str, Any], parts: Sequence[str], scores: Sequence[str]
-) -> list[str]:
+def _make_evaluation_row(figures: Record, parts: Sequence[str], scores: Sequence[str]) -> list[str]:
     values = [figures["loss"], *map(figures["losses"].get, parts)]
     values += map(figures["metrics"].get, scores)
     cells = [_format_figure(value) for value in values]

@@ -4,9 +4,8 @@ import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from nlpkit.report.history import COLUMNS, FIGURES, History
+from nlpkit.report.history import COLUMNS, FIGURES, History, Record
 
 
 def write_steps(histories: Sequence[History]) -> str:
@@ -22,7 +21,7 @@ def write_steps(histories: Sequence[History]) -> str:
     return write_csv(rows, ["run", *COLUMNS[:4], *parts, *COLUMNS[4:], *held_out, *others])
 
 
-def write_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+def write_csv(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> str:
     """Return rows as CSV with a header; what a row lacks is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
@@ -31,9 +30,9 @@ def write_csv(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _make_rows(history: History) -> list[dict[str, Any]]:
+def _make_rows(history: History) -> list[Record]:
     """Return the figures of each step that has any, in the order of the steps."""
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, Record] = {}
     names = {name: history.columns[name] for name in COLUMNS}
     names |= {f"loss.{name}": values for name, values in history.parts.items()}
     for index, step in enumerate(history.columns["step"].astype(int).tolist()):

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -45,6 +45,9 @@ def replace_unprintable(text: str) -> str:
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
+Anchor = Literal["start", "middle", "end"]
+
+
 class Shape(NamedTuple):
     """A line, an area, dots, or a text at one point, in pixels; NaN interrupts a line."""
 
@@ -52,7 +55,7 @@ class Shape(NamedTuple):
     points: np.ndarray  # (P, 2)
     number: int = 0  # of the run, which selects the colour and dashes
     text: str = ""
-    anchor: Literal["start", "middle", "end"] = "start"
+    anchor: Anchor = "start"
     size: int = 12
     bold: bool = False
 
@@ -133,38 +136,44 @@ def make_shapes(chart: Chart) -> Iterator[Shape]:
     x0, x1, y0, y1 = find_limits(chart)
     bottom, top = (math.log(y0), math.log(y1)) if chart.logarithmic else (y0, y1)
 
-    def across(x: Any) -> Any:
+    def across(x: np.ndarray) -> np.ndarray:
         return LEFT + (x - x0) / (x1 - x0) * (RIGHT - LEFT)
 
-    def up(y: Any) -> Any:
+    def up(y: np.ndarray) -> np.ndarray:
         with np.errstate(all="ignore"):
             y = np.log(np.where(y > 0, y, np.nan)) if chart.logarithmic else y
         return BOTTOM - (y - bottom) / (top - bottom) * (BOTTOM - TOP)
 
     rows = choose_powers(y0, y1) if chart.logarithmic else choose_ticks(y0, y1, 6)
     texts = [f"{value:g}" for value in rows] if chart.logarithmic else shorten(rows)
-    for h, text in zip(map(up, rows), texts, strict=True):
+    for h, text in zip(up(np.array(rows)), texts, strict=True):
         yield Shape("grid", np.array([(LEFT, h), (RIGHT, h)]))
         yield _make_text(LEFT - 6, h + 4, text, anchor="end")
     steps = [
         value for value in choose_ticks(x0, x1, 5) if value == int(value)
     ]  # steps are integers
-    for w, text in zip(map(across, steps), shorten(steps), strict=True):
+    for w, text in zip(across(np.array(steps)), shorten(steps), strict=True):
         yield Shape("grid", np.array([(w, TOP), (w, BOTTOM)]))
         yield _make_text(w, BOTTOM + 16, text, anchor="middle")
     yield Shape("frame", np.array([(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)]))
     yield _make_text(RIGHT, HEIGHT - 4, "step", anchor="end")
     for _, value, number in chart.levels:
-        yield Shape("level", np.array([(LEFT, up(value)), (RIGHT, up(value))]), number)
+        points = np.stack([np.array([LEFT, RIGHT]), up(np.array([value, value]))], 1)
+        yield Shape("level", points, number)
     for line in chart.lines:
         yield from _make_curve(line, across(line.x), up)
 
 
-def _make_text(x: float, y: float, text: str, **look: Any) -> Shape:
-    return Shape("text", np.array([(x, y)]), text=replace_unprintable(text), **look)
+def _make_text(
+    x: float, y: float, text: str, anchor: Anchor = "start", size: int = 12, bold: bool = False
+) -> Shape:
+    text = replace_unprintable(text)
+    return Shape("text", np.array([(x, y)]), 0, text, anchor, size, bold)
 
 
-def _make_curve(line: Line, x: np.ndarray, up: Callable[[Any], Any]) -> Iterator[Shape]:
+def _make_curve(
+    line: Line, x: np.ndarray, up: Callable[[np.ndarray], np.ndarray]
+) -> Iterator[Shape]:
     if line.low is not None and line.high is not None:
         low, high = np.stack([x, up(line.low)], 1), np.stack([x, up(line.high)], 1)
         finite = np.isfinite(low[:, 1]) & np.isfinite(high[:, 1])

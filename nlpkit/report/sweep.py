@@ -8,12 +8,11 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
 from nlpkit.report import difference
-from nlpkit.report.history import FIGURES, History
+from nlpkit.report.history import FIGURES, History, Record
 from nlpkit.score import named
 from nlpkit.text_table import aligned
 from nlpkit.train.state import LOSS
@@ -32,7 +31,7 @@ class Row:
     run: str
     path: str
     state: str
-    settings: dict[str, Any]
+    settings: Record
     figures: dict[str, float | None]
 
     @property
@@ -68,8 +67,8 @@ class Table:
 class Group:
     """Runs with the same settings but for the seed, and the mean of the figure of the table."""
 
-    settings: dict[str, Any]
-    seeds: list[Any]
+    settings: Record
+    seeds: list[object]
     values: list[float]
 
     @property
@@ -135,7 +134,7 @@ def _or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _sort_key(row: Row, sort: str) -> tuple[Any, ...]:
+def _sort_key(row: Row, sort: str) -> tuple[object, ...]:
     """Return the key that sorts a run: what is undefined is last, and runs by their settings."""
     if sort in ("run", "state"):
         return ("", getattr(row, sort))
@@ -219,14 +218,14 @@ def format_value(value: Value, column: str) -> str:
     return f"{value:.4f}" if is_figure and isinstance(value, int | float) else str(value)
 
 
-def _to_value(value: Any) -> Value:
+def _to_value(value: object) -> Value:
     """Return a setting as one value: text, a number, or JSON."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
-def to_json(of: Table) -> dict[str, Any]:
+def to_json(of: Table) -> Record:
     """Return the table and its groups as plain data."""
     return {
         "sort": of.sort,

@@ -14,7 +14,7 @@ Options = dict[str, Any]
 
 def make_error_rate(
     name: str, unit: str, tokenize: Callable[..., Sequence[str]], signature: Callable[..., str]
-) -> SummedScore:
+) -> SummedScore[Options]:
     """Return the functions of a metric; they pass its options to `tokenize` and `signature`.
 
     `score` raises `DataError` if the references are empty. The rate of a line with an empty

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import add
-from typing import Any, NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from nlpkit.contracts.metric import Lines, Score, Sums
 from nlpkit.score.counts.references import (
@@ -12,18 +12,19 @@ from nlpkit.score.counts.references import (
 )
 
 Row = tuple[float, ...]
+Settings = TypeVar("Settings")
 
 
-class SummedScore(NamedTuple):
+class SummedScore(NamedTuple, Generic[Settings]):
     """The functions of a metric; `settings` are made of its options once for all lines."""
 
-    settings: Callable[..., Any]
-    row: Callable[[str, Sequence[str], Any], Row]  # of a line and its references
-    value: Callable[[Sums, Any], float]
+    settings: Callable[..., Settings]
+    row: Callable[[str, Sequence[str], Settings], Row]  # of a line and its references
+    value: Callable[[Sums, Settings], float]
     # `(sums, number of references, settings, whether they are the row of a line)`
-    result: Callable[[Sums, int | str, Any, bool], Score]
+    result: Callable[[Sums, int | str, Settings, bool], Score]
 
-    def score(self, hypotheses: Lines, references: OptionalReferences, **options: Any) -> Score:
+    def score(self, hypotheses: Lines, references: OptionalReferences, **options: object) -> Score:
         """Return the score of all lines."""
         settings = self.settings(**options)
         sums: list[float] = []
@@ -32,7 +33,7 @@ class SummedScore(NamedTuple):
         return self.result(sums, count_references(references), settings, False)
 
     def sentences(
-        self, hypotheses: Lines, references: OptionalReferences, **options: Any
+        self, hypotheses: Lines, references: OptionalReferences, **options: object
     ) -> Iterator[Score]:
         """Yield the score of each line."""
         settings = self.settings(**options)
@@ -43,17 +44,17 @@ class SummedScore(NamedTuple):
             yield self.result(list(row), len(lines), settings, True)
 
     def statistics(
-        self, hypotheses: Lines, references: OptionalReferences, **options: Any
+        self, hypotheses: Lines, references: OptionalReferences, **options: object
     ) -> Iterator[Row]:
         """Return the row of each line."""
         return self._rows(hypotheses, references, self.settings(**options))
 
-    def from_sums(self, sums: Sums, **options: Any) -> float:
+    def from_sums(self, sums: Sums, **options: object) -> float:
         """Return the score that the sums of the rows give."""
         return self.value(sums, self.settings(**options))
 
     def _rows(
-        self, hypotheses: Lines, references: OptionalReferences, settings: Any
+        self, hypotheses: Lines, references: OptionalReferences, settings: Settings
     ) -> Iterator[Row]:
         # As sacrebleu's command line, without white space at line ends, which chrF can count.
         for hypothesis, lines in pair_references(hypotheses, references):
