@@ -15,6 +15,7 @@ import torch
 
 from nlpkit.errors import Unsupported
 from nlpkit.train import memory
+from nlpkit.train.machine import used_memory
 
 
 @dataclass(frozen=True)
@@ -39,14 +40,14 @@ def measure(
     is a result, too.
     """
     empty_cache(device)
-    before = memory.used(device)[0]
+    before = used_memory(device)[0]
     try:
         step = make()
         for number in range(warm_up):
             step(number)
         memory.forget_peak(device)
         seconds = [_seconds(step, warm_up + number, device) for number in range(rounds)]
-        return Measured(seconds, max(0, memory.used(device)[1] - before))
+        return Measured(seconds, max(0, used_memory(device)[1] - before))
     except Unsupported as error:
         return Measured([], 0, f"refused: {str(error).rpartition(': ')[2]}")
     except (RuntimeError, MemoryError) as error:

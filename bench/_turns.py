@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 
 from nlpkit.train import memory
+from nlpkit.train.machine import used_memory
 
 _CPU = torch.device("cpu")
 
@@ -47,7 +48,7 @@ class Turns:
         """Report what the last round took; return the work of the next one."""
         if self._started is not None:
             wall, cpu = self._started
-            self.peak = memory.used(_CPU)[1]
+            self.peak = used_memory(_CPU)[1]
             self._pipe.send(Spent(time.perf_counter() - wall, time.process_time() - cpu))
         work = self._pipe.recv()
         if work is None:
@@ -94,7 +95,7 @@ def _serve(pipe: Connection, make: Callable[..., Subject], threads: int, argumen
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     memory.forget_peak(_CPU)
-    before = memory.used(_CPU)[0]
+    before = used_memory(_CPU)[0]
     with suppress(EOFError):  # the measuring process has died
         turns = Turns(pipe)
         make(*arguments).run(turns)

@@ -11,7 +11,7 @@ from nlpkit.byte_sizes import parsed, written
 from nlpkit.contracts.batch import Batch
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.runs import fit_memory, trial
-from nlpkit.train import memory
+from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 
@@ -33,7 +33,7 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.now = self.peak = 100 * MB
         self.tried: list[tuple[int, bool]] = []
-        monkeypatch.setattr(memory, "used", lambda device: (self.now, self.peak))
+        monkeypatch.setattr(machine, "used_memory", lambda device: (self.now, self.peak))
         monkeypatch.setattr(memory, "limit", lambda device: 10**12)
         # To give the real memory back takes long where a worker has much of it.
         monkeypatch.setattr(memory, "release", lambda device: None)
@@ -155,7 +155,7 @@ def _metrics(run: Path) -> list[dict]:
 
 def test_a_real_run_stays_near_what_was_estimated(tiny: Path, tmp_path: Path) -> None:
     # Whatever this process takes, and a little more: the smallest batches fit.
-    here = memory.used(planning.machine.find_device("cpu"))[0]
+    here = machine.used_memory(planning.machine.find_device("cpu"))[0]
     limit = f"train.memory={here // MB + 400}MB"
     _tiny.pretrain(tiny, tmp_path / "run", *STEP, limit, "train.steps=4", "train.warmup_steps=1")
     batch, on, peak = json.loads((tmp_path / "run/run.json").read_text())["fitted"]

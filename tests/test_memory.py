@@ -35,9 +35,8 @@ def _printed(code: str) -> list[int]:
 @pytest.mark.skipif(platform.system() != "Linux", reason="the peak is read from /proc")
 def test_peak_of_a_child_is_not_that_of_its_parent() -> None:
     # ru_maxrss of the child, started by vfork and exec, is the parent's peak; its own is 220 MiB.
-    child = (
-        "import torch; from nlpkit.train import memory;print(memory.used(torch.device('cpu'))[1])"
-    )
+    child = "import torch; from nlpkit.train.machine import used_memory as used;"
+    child += "print(used(torch.device('cpu'))[1])"
     parent = (
         f"import subprocess, sys; block = b'x' * (700 * {MIB});"
         f"print(subprocess.check_output([sys.executable, '-c', {child!r}], text=True))"
@@ -104,7 +103,7 @@ def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     peaks = [100 * MIB]
-    monkeypatch.setattr(memory, "used", lambda device: (100 * MIB, peaks[-1]))
+    monkeypatch.setattr(machine, "used_memory", lambda device: (100 * MIB, peaks[-1]))
     monkeypatch.setattr(memory, "limit", lambda device: 9000 * MIB)
     timed = probe._measure_time
 

@@ -21,7 +21,7 @@ from nlpkit.data.pack import Bins
 from nlpkit.models.flops import step_flops
 from nlpkit.plan import probe
 from nlpkit.runs import trial
-from nlpkit.train import memory
+from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
 from tests import _processes, _tiny
 from tests._tiny_tasks import CLASSES, start, task
@@ -108,7 +108,7 @@ class _Meter:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, limit: int, per_token: int):
         self.now = self.peak = 100 * MIB
         self.per_token, self.tokens, self.fail_at = per_token, [], None
-        monkeypatch.setattr(memory, "used", lambda device: (self.now, self.peak))
+        monkeypatch.setattr(machine, "used_memory", lambda device: (self.now, self.peak))
         monkeypatch.setattr(memory, "limit", lambda device: limit)
         monkeypatch.setattr(memory, "forget_peak", lambda device: None)
         train = trial.Trial.train
@@ -227,11 +227,11 @@ def test_available_memory_heeds_version_1_control_groups(tmp_path: Path) -> None
 def _memory_of_a_tensor() -> None:
     cpu = torch.device("cpu")
     memory.forget_peak(cpu)
-    before, _ = memory.used(cpu)
+    before, _ = machine.used_memory(cpu)
     block = torch.ones(64 * 2**20 // 4)
-    now, _ = memory.used(cpu)
+    now, _ = machine.used_memory(cpu)
     del block
-    _, peak = memory.used(cpu)
+    _, peak = machine.used_memory(cpu)
     print(now - before, peak - before, memory.limit(cpu) > before)
 
 

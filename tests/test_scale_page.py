@@ -6,7 +6,7 @@ import pytest
 
 from nlpkit import plan as planning
 from nlpkit import recipe
-from nlpkit.train import memory
+from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
 
 PAGE = Path("docs/scale.md").read_text("utf-8")
@@ -16,10 +16,10 @@ PAGE = Path("docs/scale.md").read_text("utf-8")
 def test_figures_of_the_10b_are_those_of_the_plan(tmp_path: Path) -> None:
     resolved = recipe.load("docs/scripts/cpm_ant_10b.yaml", [f"out={tmp_path}/run"])
     device = planning.machine.find_device("cpu")
-    before = memory.used(device)[0]
+    before = machine.used_memory(device)[0]
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET), measure=False)
     figures = planning.describe(plan)
-    assert memory.used(device)[0] - before < 2**31  # 37 GB of weights are not made
+    assert machine.used_memory(device)[0] - before < 2**31  # 37 GB of weights are not made
     parameters, flops = figures["model"]["parameters"], figures["model"]["flops_per_step"]
     assert f"{parameters:,} parameters; {flops / 1e9:,.1f} GFLOP" in PAGE
     assert f"{figures['data']['vocabulary']:,} tokens" in PAGE

@@ -54,7 +54,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     if settings.deterministic:
         machine.use_deterministic_algorithms(plan.device)
     memory.forget_peak(plan.device)
-    now = memory.used(plan.device)[0]
+    now = machine.used_memory(plan.device)[0]
     found = Memory(memory.limit(plan.device), now + plan.state_bytes)
     times, attention = Times(), ""
     if found.state > found.limit:
@@ -66,9 +66,11 @@ def probe(plan: Plan) -> dict[str, Any]:
             measure_memory(trial, found)
             attention = str(getattr(trial.model, "attention_choice", ""))
             if found.fits:
-                longest_peak = memory.used(plan.device)[1]
+                longest_peak = machine.used_memory(plan.device)[1]
                 _measure_time(trial, times)
-                found.peak = peak_of_run(longest_peak, memory.used(plan.device)[1], plan.device)
+                found.peak = peak_of_run(
+                    longest_peak, machine.used_memory(plan.device)[1], plan.device
+                )
                 found.fits = found.peak <= found.limit
         except (RuntimeError, MemoryError) as error:
             if not memory.is_shortage(error):

@@ -25,7 +25,7 @@ from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned, plan
 from nlpkit.runs.run import Data, ModelPart, from_first
 from nlpkit.runs.save import FITTED, find_problem, read_state
-from nlpkit.train import memory, recompute
+from nlpkit.train import machine, memory, recompute
 from nlpkit.train.processes import is_sharded
 from nlpkit.train.settings import Config
 
@@ -215,7 +215,7 @@ def _peak(planned: Planned, size: int, on: bool, most: int, precision: str) -> _
     device = changed.device
     memory.release(device)
     memory.forget_peak(device)
-    now = memory.used(device)[0]
+    now = machine.used_memory(device)[0]
     limit = min(memory.limit(device), most)
     found = trial.Memory(limit, now + changed.state_bytes)
     peak = None
@@ -240,9 +240,9 @@ def _measured(tried: trial.Trial, found: trial.Memory) -> int | None:
     trial.measure_memory(tried, found)
     if not found.fits:
         return None
-    longest = memory.used(device)[1]
+    longest = machine.used_memory(device)[1]
     bins = tried.plan.stream.plan(0)
     for index in trial.varied(tried.plan):
         tried.train(data.examples.batch(bins[index], 0))
     tried.update()
-    return trial.peak_of_run(longest, memory.used(device)[1], device)
+    return trial.peak_of_run(longest, machine.used_memory(device)[1], device)

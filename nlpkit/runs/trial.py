@@ -13,7 +13,7 @@ from nlpkit.runs import build, fastest_precision
 from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
 from nlpkit.runs.run import Training
-from nlpkit.train import memory, recompute
+from nlpkit.train import machine, memory, recompute
 from nlpkit.train.average import Average
 from nlpkit.train.optim import optimizers
 from nlpkit.train.placement import to_device
@@ -136,12 +136,12 @@ def measure_memory(trial: Trial, found: Memory) -> None:
     bins, examples = plan.stream.plan(0), plan.data.examples
     heavy = [bins[index] for index in longest(plan)]
     # The first example allocates the optimizers' state and the buffers of the backends.
-    before = memory.used(device)[0]
+    before = machine.used_memory(device)[0]
     first = examples.batch(heavy[0][:1], 0)
     trial.train(first)
-    found.per_token = (memory.used(device)[1] - before) / first.tokens
+    found.per_token = (machine.used_memory(device)[1] - before) / first.tokens
     trial.update()
-    found.state = memory.used(device)[0] + 4 * plan.trained
+    found.state = machine.used_memory(device)[0] + 4 * plan.trained
     parts = [heavy[0][: len(heavy[0]) // n] for n in (16, 4) if len(heavy[0]) >= n]
     taken: list[float] = []
     for items in [*parts, *heavy]:
@@ -152,6 +152,6 @@ def measure_memory(trial: Trial, found: Memory) -> None:
             found.fits = False
             return
         trial.train(batch)
-        taken.append((memory.used(device)[1] - found.state) / batch.tokens)
+        taken.append((machine.used_memory(device)[1] - found.state) / batch.tokens)
         found.per_token = taken[-1]
     trial.update()

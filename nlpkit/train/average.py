@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit.train import placement
-from nlpkit.train.average_config import AverageConfig
+from nlpkit.train.sections import AverageConfig
 
 
 class Average:

@@ -19,7 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from nlpkit.data.loader import Step
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
-from nlpkit.train import memory
+from nlpkit.train import machine
 from nlpkit.train.held_out import Overfitting, in_words
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
@@ -264,7 +264,7 @@ def _report(job: Job, state: State, record: dict[str, Any], seconds: float, rate
         measured = {
             "seconds": round(seconds, 4),
             "tokens_per_second": round(rate, 1),
-            "memory_bytes": memory.used(job.accelerator.device)[1],
+            "memory_bytes": machine.used_memory(job.accelerator.device)[1],
         }
         job.metrics.write(record | job.pace.spent() | measured)
     left = job.pace.seconds_left(state, rate)

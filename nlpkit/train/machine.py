@@ -1,10 +1,13 @@
-"""Chooses the device, the precision and the settings of the memory allocator."""
+"""Chooses the device, the precision and the settings of the memory allocator; the used memory."""
 
 import ctypes
 import math
 import os
 import platform
+import resource
+import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -113,3 +116,29 @@ def configure_allocator() -> None:
         libc = ctypes.CDLL(None)
         libc.mallopt(_M_MMAP_THRESHOLD, ctypes.c_int(1 << 25))  # the largest allowed value
         libc.mallopt(_M_TRIM_THRESHOLD, ctypes.c_int(-1))
+
+
+def used_memory(device: torch.device) -> tuple[int, int]:
+    """Return the bytes in use and the peak since `memory.forget_peak`: of GPU or process."""
+    if device.type == "cuda":
+        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    status = read_table(Path("/proc/self/status"))
+    if "VmHWM" in status:
+        return status["VmRSS"], status["VmHWM"]
+    scale = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
+    return peak, peak
+
+
+def read_table(path: Path) -> dict[str, int]:
+    """Return the numbers in a file with lines like `name: 12 kB` or `name 12`, in bytes."""
+    table = {}
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return {}
+    for line in lines:
+        name, *values = line.replace(":", " ", 1).split()
+        if values and values[0].isdigit():
+            table[name] = int(values[0]) * (1024 if values[1:] == ["kB"] else 1)
+    return table

@@ -9,10 +9,11 @@ import gc
 import os
 import platform
 import resource
-import sys
 from pathlib import Path
 
 import torch
+
+from nlpkit.train.machine import read_table, used_memory
 
 # torch has no exception class for a failed CPU allocation.
 _CPU_SHORTAGE = (
@@ -21,18 +22,6 @@ _CPU_SHORTAGE = (
     "Cannot allocate memory",
     "std::bad_alloc",
 )
-
-
-def used(device: torch.device) -> tuple[int, int]:
-    """Return the bytes in use, and the peak since `forget_peak`, of the GPU or of this process."""
-    if device.type == "cuda":
-        return torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-    status = _table(Path("/proc/self/status"))
-    if "VmHWM" in status:
-        return status["VmRSS"], status["VmHWM"]
-    scale = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale
-    return peak, peak
 
 
 def forget_peak(device: torch.device) -> None:
@@ -60,7 +49,7 @@ def limit(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free + torch.cuda.memory_reserved(device)
-    return available() + used(device)[0]
+    return available() + used_memory(device)[0]
 
 
 def available(root: Path = Path("/")) -> int:
@@ -71,7 +60,7 @@ def available(root: Path = Path("/")) -> int:
     """
     proc = root / "proc"
     free = [
-        _table(proc / "meminfo").get("MemAvailable")
+        read_table(proc / "meminfo").get("MemAvailable")
         or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     ]
     try:
@@ -88,7 +77,7 @@ def available(root: Path = Path("/")) -> int:
             free += _left(root / "sys/fs/cgroup/memory", path, *names)
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     if soft != resource.RLIM_INFINITY:
-        free.append(soft - _table(proc / "self/status").get("VmSize", 0))
+        free.append(soft - read_table(proc / "self/status").get("VmSize", 0))
     return max(0, min(free))
 
 
@@ -98,7 +87,7 @@ def _left(mount: Path, path: str, limit_file: str, used_file: str, cache_key: st
     free = []
     for group in (first, *first.parents):
         try:
-            cached = _table(group / "memory.stat").get(cache_key, 0)
+            cached = read_table(group / "memory.stat").get(cache_key, 0)
             in_use = int((group / used_file).read_text()) - cached
             free.append(int((group / limit_file).read_text()) - in_use)
         except (OSError, ValueError):  # no such group, or its limit is `max`
@@ -106,20 +95,6 @@ def _left(mount: Path, path: str, limit_file: str, used_file: str, cache_key: st
         if group == mount:
             break
     return free
-
-
-def _table(path: Path) -> dict[str, int]:
-    """Return the numbers in a file with lines like `name: 12 kB` or `name 12`, in bytes."""
-    table = {}
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return {}
-    for line in lines:
-        name, *values = line.replace(":", " ", 1).split()
-        if values and values[0].isdigit():
-            table[name] = int(values[0]) * (1024 if values[1:] == ["kB"] else 1)
-    return table
 
 
 def is_shortage(error: BaseException) -> bool:

@@ -1,6 +1,6 @@
 """The `train:` section of a recipe. Importable without torch."""
 
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from pydantic import (
     ConfigDict,
@@ -11,34 +11,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nlpkit import registry
 from nlpkit.byte_sizes import parsed
 from nlpkit.config import FrozenConfig, Workers
-from nlpkit.contracts.optimizer import OptimizerPart
 from nlpkit.durations import seconds
-from nlpkit.part import Part, name_in
-from nlpkit.train.average_config import AverageConfig
+from nlpkit.train.sections import AverageConfig, Optimizer
 from nlpkit.train.trackers import Tracker
 
 # Settings that do not change the result; a run can be resumed with other values.
 FREE: dict[str, Any] = {"free": True}
 
 _OF_ADAM = ("beta1", "beta2", "adam_eps")  # not every optimizer uses them
-
-
-class Optimizer(Part):
-    """The optimizer with its own settings; rate, schedule and weight decay are those of `train`."""
-
-    FOLDER = "train/optimizers"
-    KEY = "name"
-    SHORT = True
-    name: Annotated[str, name_in("train/optimizers"), Field(description="optimizer")]
-    config: Any = None
-
-    @property
-    def module(self) -> OptimizerPart:
-        """The module of this name."""
-        return cast(OptimizerPart, registry.load(self.FOLDER, self.name))
 
 
 class Config(FrozenConfig):

@@ -1,12 +1,30 @@
-"""The setting `train.average`. Importable without torch."""
+"""The sections `train.optimizer` and `train.average`. Importable without torch."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, GetJsonSchemaHandler, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.optimizer import OptimizerPart
+from nlpkit.part import Part, name_in
+
+
+class Optimizer(Part):
+    """The optimizer with its own settings; rate, schedule and weight decay are those of `train`."""
+
+    FOLDER = "train/optimizers"
+    KEY = "name"
+    SHORT = True
+    name: Annotated[str, name_in("train/optimizers"), Field(description="optimizer")]
+    config: Any = None
+
+    @property
+    def module(self) -> OptimizerPart:
+        """The module of this name."""
+        return cast(OptimizerPart, registry.load(self.FOLDER, self.name))
 
 
 class AverageConfig(FrozenConfig):
