@@ -186,6 +186,18 @@ def test_attention_cpu_flash_gradient_of_part_leaves_nothing_behind():
     assert torch.equal(after, torch.autograd.grad(fresh(*qkv), table, grad)[0])
 
 
+def test_attention_cpu_flash_gradient_of_the_table_from_other_layers_is_refused():
+    # What the second layer added is not part of the gradient of the first one's output.
+    lengths = PACKS["ragged"]
+    qkv, table, grad = inputs(sum(lengths))
+    attend = prepare("cpm_ant", "cpu_flash", lengths, fields_of(lengths), table, torch.float32)
+    first = attend(*qkv)
+    second = attend(first, qkv[1], qkv[2])
+    torch.autograd.grad(second, first, grad, retain_graph=True)
+    with pytest.raises(RuntimeError, match="did not reach the bias; take both in one pass"):
+        torch.autograd.grad(first, table, grad)
+
+
 @pytest.mark.parametrize(("reentrant", "dropout"), [(False, 0.0), (True, 0.0), (False, 0.25)])
 def test_attention_cpu_flash_under_checkpointing_has_same_gradients(reentrant, dropout):
     from torch.utils.checkpoint import checkpoint

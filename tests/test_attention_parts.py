@@ -190,6 +190,19 @@ def test_attention_flex_and_cpu_flash_refuse_with_the_reason():
     assert cpu_flash.refuses(_request(device="cpu", dropout=0.1)) is None
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_attention_flex_has_more_graphs_where_torch_has_the_setting(known, monkeypatch):
+    def older(function):
+        return function, None
+
+    def newer(function, *, recompile_limit=None):
+        return function, recompile_limit
+
+    monkeypatch.setattr(torch, "compile", newer if known else older)
+    limit = flex._MAX_GRAPHS if known else None
+    assert flex._compiled.__wrapped__(len) == (len, limit)
+
+
 def test_attention_auto_names_its_choice_and_what_refused():
     _, table, _ = inputs(1)
     fields = fields_of([1])

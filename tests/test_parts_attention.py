@@ -256,3 +256,26 @@ def test_a_window_of_one_sees_nothing_before_it() -> None:
         one = model((4,), ids)[3]
         other = model((4,), torch.tensor([9, 9, 9, 8]))[3]
     assert torch.equal(one, other)
+
+
+def test_kind_that_is_causal_without_its_field_counts_as_causal() -> None:
+    choice, causal = Choice.of("tests.parts.hybrid"), Choice.of("causal")
+    assert choice.visibility == "causal"
+    layout = Layout.of([3, 2])
+    assert torch.equal(attention.dense_mask(choice, layout), attention.dense_mask(causal, layout))
+    both = layout.with_fields({"both_sides": torch.tensor([True, True, True, False, False])})
+    seen = attention.dense_mask(choice, both)
+    assert seen[:3, :3].all()
+    assert torch.equal(seen[3:], attention.dense_mask(causal, layout)[3:])
+    # A fused kernel takes it only without the field.
+    chosen = {"dtype": torch.float32, "training": False, "heads": 2, "head_dim": 8}
+    assert attend_of(choice, layout, **chosen).backend == "sdpa"
+    assert attend_of(choice, both, fields=both.fields, **chosen).backend == "cpu_flash"
+    model, plain = _model(choice), _model(causal)
+    plain.load_state_dict(model.state_dict())
+    ids = torch.randint(50, (9,), generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        torch.testing.assert_close(_grown(model, ids, 4), plain((9,), ids), atol=2e-6, rtol=1e-5)
+    assert model.config.causal
+    assert model.config.has_default_attention
+    assert not _model(Choice.of(WINDOW)).config.has_default_attention

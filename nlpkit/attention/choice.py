@@ -52,6 +52,14 @@ class Choice(FrozenConfig):
         groups = self.module.head_groups(self.config)
         return tuple(Choice(kind=self.kind, config=group) for group in groups)
 
+    def refuses_heads(self, heads: int, key_heads: int | None = None) -> str | None:
+        """Return why the heads do not fall into the groups of the kind, or None."""
+        groups, keys = len(self.head_groups), key_heads or heads
+        if not groups or not (heads % groups or (keys % groups and groups % keys)):
+            return None
+        of_keys = "" if key_heads is None else f", {key_heads} of them of keys"
+        return f"it shares the heads among {groups} kinds, and there are {heads} heads{of_keys}"
+
     def tensors(self, heads: int, head_dim: int) -> Mapping[str, ParamSpec]:
         """Return the learned tensors that a family must hold."""
         return self.module.tensors(self.config, heads, head_dim)

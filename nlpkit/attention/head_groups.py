@@ -26,15 +26,6 @@ class PrepareGroup(Protocol):
         """Return the attention of a group of heads."""
 
 
-def refuses(choice: Choice, heads: int, key_heads: int | None = None) -> str | None:
-    """Return why the heads do not fall into the groups of the choice, or None."""
-    groups, keys = len(choice.head_groups), key_heads or heads
-    if not groups or not (heads % groups or (keys % groups and groups % keys)):
-        return None
-    of_keys = "" if key_heads is None else f", {key_heads} of them of keys"
-    return f"it shares the heads among {groups} kinds, and there are {heads} heads{of_keys}"
-
-
 def prepare(
     choice: Choice, heads: Heads, role: str, prepare_group: PrepareGroup
 ) -> tuple[Sequence[Attend], Callable[..., Tensor]]:
@@ -45,7 +36,7 @@ def prepare(
     Raises:
         Unsupported: the number of heads is no multiple of the number of groups.
     """
-    if reason := refuses(choice, heads.count, heads.key_heads):
+    if reason := choice.refuses_heads(heads.count, heads.key_heads):
         raise Unsupported(f"attention kind {choice.kind}: {reason}")
     groups, key_heads = len(choice.head_groups), heads.key_heads or heads.count
     size, key_size = heads.count // groups, max(key_heads // groups, 1)

@@ -157,7 +157,7 @@ def to_hf(
             notes=None if folder else notes,
         )
         # transformers has no such family, or would compute the family's default attention
-        if config.attention or not each.architecture:
+        if not (config.has_default_attention and each.architecture):
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]

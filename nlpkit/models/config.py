@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from nlpkit.attention import head_groups
 from nlpkit.attention.choice import Choice
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import LAYOUT_FIELDS, Visibility
@@ -169,6 +168,15 @@ class ModelConfig(FrozenConfig):
         return choice.with_defaults(own[0].visibility, getattr(self, "max_positions", None))
 
     @property
+    def has_default_attention(self) -> bool:
+        """Whether attention is the family's own where the kinds' optional fields are absent."""
+        own = {choice.module.KERNEL for choice in self.default_attention}
+        return all(
+            own == {kernel} and kernel is not None
+            for kernel in (choice.module.KERNEL_WITHOUT_FIELDS for choice in self.attention)
+        )
+
+    @property
     def attention_length(self) -> int | None:
         """The most tokens of a sequence that the kinds of attention allow; None: no limit."""
         bounded = [choice.config for choice in self.kinds if choice.is_bounded]
@@ -190,9 +198,7 @@ class ModelConfig(FrozenConfig):
             )
         if choice.is_bounded and self._with_defaults(choice).config.max_length is None:
             return "the family has no longest sequence; set attention.max_length"
-        if not choice.head_groups:
-            return None
-        return head_groups.refuses(choice, self.num_heads)
+        return choice.refuses_heads(self.num_heads)
 
     def _sees(self, visibility: str) -> bool:
         seen = {choice.visibility for choice in self.kinds}

@@ -8,16 +8,17 @@ Differs from transformers' port: a target sees the context, itself and earlier t
 marks every position as context), and the prompts have a separate table in memory.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Heads
 from nlpkit.models.compute import compute_dtype
@@ -25,6 +26,9 @@ from nlpkit.models.cpm_ant import Config
 from nlpkit.models.dropout import dropout
 from nlpkit.models.head import last_states, picked
 from nlpkit.models.vocabulary_head import TiedHead
+
+if TYPE_CHECKING:  # what training does not need is not imported
+    from nlpkit.attention.cache import Cache
 
 LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning used q and v
 
