@@ -169,10 +169,10 @@ def _utf8(stream: Any) -> None:
 def _name_in_errors(stream: TextIO, name: str) -> None:
     """Make errors of a standard stream, such as of a full disk, name it, whoever prints."""
     for method in ("write", "flush"):
-        setattr(stream, method, _naming(getattr(stream, method), name))
+        setattr(stream, method, _add_name(getattr(stream, method), name))
 
 
-def _naming(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _add_name(method: Callable[..., Any], name: str) -> Callable[..., Any]:
     def named(*arguments: Any) -> Any:
         try:
             return method(*arguments)

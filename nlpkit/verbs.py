@@ -60,7 +60,7 @@ def _show(asked: bool) -> None:
     if asked:
         from nlpkit.completion import scripts
 
-        typer.echo(scripts.script(os.environ), nl=False)
+        typer.echo(scripts.get_script(os.environ), nl=False)
         raise typer.Exit
 
 
@@ -129,7 +129,7 @@ def _hand_over(main: Callable[[list[str]], None]) -> Callable[[typer.Context], N
     return command
 
 
-def _said(error: Any) -> str:
+def _describe_error(error: Any) -> str:
     """Return in one line what click says of a wrong command line."""
     message = error.format_message().replace("Value error, ", "").rstrip(".")
     context = error.ctx
@@ -165,7 +165,7 @@ def run(arguments: list[str]) -> int:
     except typer.Exit as done:
         return done.exit_code
     except _WRONG_USAGE as error:
-        raise UsageError(_said(error)) from error
+        raise UsageError(_describe_error(error)) from error
     except typer.Abort:
         raise KeyboardInterrupt from None
 
@@ -211,7 +211,7 @@ def _offers(words: list[str], typed: str) -> list[tuple[str, str]]:
     if words[:1] == ["score"]:
         from nlpkit.completion import scores
 
-        return list(scores.offers(words[1:], typed))
+        return list(scores.list_offers(words[1:], typed))
     before = typed.partition("=")[0] + "=" if re.match("--[^=]*=", typed) else ""
     if not before and words and re.fullmatch("--[^=]+", words[-1]):
         # click reads nothing of a line that ends in an option without its value.

@@ -190,8 +190,8 @@ def test_plan_says_what_a_budget_buys(path: Path, monkeypatch: pytest.MonkeyPatc
     held_out = int(plan.data.held_out.sizes.sum())
     # 0.4 s for each of two batches and 0.2 s for the update; 5 s an evaluation.
     times = probe.Times([0.3, 0.5], [200, 240], 0.2, 5 / held_out)
-    monkeypatch.setattr(probe, "_saving_seconds", lambda directory, size: 2.0)
-    found = probe._time_figures(plan, times)
+    monkeypatch.setattr(probe, "_measure_saving", lambda directory, size: 2.0)
+    found = probe._estimate_time(plan, times)
     # 60 s - 2 x (5 s + 2 s), at a tenth and at the end, are 46 steps of 1 s.
     assert found["seconds_per_step"] == pytest.approx(1.0)
     assert (found["steps"], found["tokens"]) == (46, 46 * 440)
@@ -199,7 +199,7 @@ def test_plan_says_what_a_budget_buys(path: Path, monkeypatch: pytest.MonkeyPatc
     assert found["total_seconds"] == pytest.approx(60.0)
     long = dataclasses.replace(plan, settings=plan.settings.model_copy(update={"save_every": 10}))
     # With checkpoints at 10, 20 and 30 of 2 s each: 60 = 40 + 2 x 5 + 5 x 2.
-    assert probe._time_figures(long, times)["steps"] == 40
+    assert probe._estimate_time(long, times)["steps"] == 40
 
 
 def test_budget_option_takes_the_place_of_steps(path: Path, tmp_path: Path) -> None:

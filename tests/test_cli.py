@@ -537,7 +537,7 @@ def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
     def command(recipe: RecipeName, common: Common, runs: RunOptions) -> None:
         """Look."""
         seen.append((common, common.load(recipe), runs.max_time))
-        common.result("text", path="p")
+        common.print_result("text", path="p")
 
     verb(monkeypatch, command)
     line = "recipes r.yaml --set train.steps=5 --set train.lr=1 --out 010 --device cuda:1"

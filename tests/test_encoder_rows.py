@@ -122,11 +122,13 @@ def test_scores_of_texts_are_those_of_all_states(
     )
     texts = ["a model predicts what it does not see.", "it sees.", "predicts, what"]
     likelihood = Likelihood(opened, tokens_per_batch=50)
-    found = likelihood.log_probs(likelihood.encode(texts))
+    found = likelihood.compute_log_probs(likelihood.encode(texts))
     monkeypatch.setattr(
         scores, "forward", lambda objective, model, batch, rows: all_states(objective, model, batch)
     )
-    for ours, expected in zip(found, likelihood.log_probs(likelihood.encode(texts)), strict=True):
+    for ours, expected in zip(
+        found, likelihood.compute_log_probs(likelihood.encode(texts)), strict=True
+    ):
         np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=0)
 
 

@@ -103,7 +103,7 @@ def _cells() -> list[tuple[str, str, bool]]:
 
 @cache
 def _with_setting() -> dict[str, dict[str, list[str]]]:
-    return _parts.with_setting()
+    return _parts.list_other_settings()
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ def _likelihood(folder: Path, name: str, method: str | None = None, budget: int 
 
 
 def _ours(likelihood: Likelihood, texts: list[str]) -> list[np.ndarray]:
-    return likelihood.log_probs(likelihood.encode(texts))
+    return likelihood.compute_log_probs(likelihood.encode(texts))
 
 
 def test_causal_log_probs_equal_transformers_behind_the_end_token(folder: Path) -> None:
@@ -164,9 +164,9 @@ def test_log_probs_are_those_of_a_text_alone_whatever_the_batch(
 def test_log_probs_of_an_answer_are_those_behind_its_prompt(folder: Path) -> None:
     likelihood = _likelihood(folder, "gpt")
     (text,) = likelihood.encode([TEXTS[0]])
-    (whole,) = likelihood.log_probs([text])
+    (whole,) = likelihood.compute_log_probs([text])
     answer = Encoded(text.ids, text.words, text.offsets, given=5)
-    (found,) = likelihood.log_probs([answer])
+    (found,) = likelihood.compute_log_probs([answer])
     assert np.isnan(found[:5]).all()
     np.testing.assert_allclose(found[5:], whole[5:], atol=1e-5, rtol=0)
 
@@ -180,7 +180,7 @@ def _values(*sums: float) -> pairs.Scores:
 def test_pairs_a_tie_counts_half_and_is_counted() -> None:
     made = [Pair(Sentence("a", ""), Sentence("b", ""), "x" if n < 2 else "y", "") for n in range(4)]
     scores = _values(-1.0, -2.0, -3.0, -3.0, -2.0, -1.0, -1.0, -5.0)
-    found, rows = pairs.figures(made, scores, pytest.fail)
+    found, rows = pairs.compute_figures(made, scores, pytest.fail)
     # By hand: right, tie, wrong, right.
     assert [row["credit"] for row in rows] == [1.0, 0.5, 0.0, 1.0]
     assert (found["accuracy"], found["pairs"], found["ties"]) == (0.625, 4, 1)
@@ -193,7 +193,7 @@ def test_pairs_a_tie_counts_half_and_is_counted() -> None:
 def test_pairs_half_width_is_near_the_normal_interval() -> None:
     made = [Pair(Sentence("a", ""), Sentence("b", ""), "x", "")] * 400
     scores = _values(*[value for n in range(400) for value in (-1.0, -2.0 if n % 4 else -0.5)])
-    found, _ = pairs.figures(made, scores, pytest.fail)
+    found, _ = pairs.compute_figures(made, scores, pytest.fail)
     assert found["accuracy"] == 0.75
     assert found["half_width"] == pytest.approx(1.96 * math.sqrt(0.75 * 0.25 / 400), rel=0.1)
 
@@ -296,7 +296,7 @@ def test_surprisal_of_words_tokens_and_characters_sums_to_the_sentence(
 def test_surprisal_of_pieces_of_a_character_adds_up_and_of_a_long_token_is_shared() -> None:
     # Tokens `ab`, two bytes of `é`, and ` c` of the text `abé c`; the first has no context.
     text = Encoded(np.arange(4), np.ones(4), [(0, 2), (2, 3), (2, 3), (3, 5)])
-    rows = list(surprisal.rows("abé c", text, np.array([np.nan, 1.0, 2.0, 4.0])))
+    rows = list(surprisal.compute_rows("abé c", text, np.array([np.nan, 1.0, 2.0, 4.0])))
     assert rows[0] == ("sentence", 0, 5, 7.0)
     assert [row for row in rows if row[0] == "word"] == [("word", 0, 3, 3.0), ("word", 4, 5, 4.0)]
     values = [value for unit, *_, value in rows if unit == "character"]
@@ -306,7 +306,7 @@ def test_surprisal_of_pieces_of_a_character_adds_up_and_of_a_long_token_is_share
 def test_surprisal_cuts_chinese_words_as_jieba_does(folder: Path) -> None:
     text = "我们看见了北京 and cats。"
     encoded = Encoded(np.arange(len(text)), np.ones(1), [(n, n + 1) for n in range(len(text))])
-    rows = surprisal.rows(text, encoded, np.ones(len(text)))
+    rows = surprisal.compute_rows(text, encoded, np.ones(len(text)))
     words = [text[start:stop] for unit, start, stop, _ in rows if unit == "word"]
     assert words == ["我们", "看见", "了", "北京", "and", "cats。"]
 

@@ -384,4 +384,4 @@ def test_checkpoint_of_a_stranger_brings_no_code_as_a_member(run: Path, tmp_path
     text = (run / "tiny.yaml").read_text("utf-8").replace(UNILM, "evil.member")
     (copy / "recipe.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(FileError, match=r"names 'evil\.member'"):
-        source.recipe_of_run(copy / "recipe.yaml")
+        source.load_run_recipe(copy / "recipe.yaml")

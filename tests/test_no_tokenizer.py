@@ -10,7 +10,7 @@ from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import RecipeError, UsageError
-from nlpkit.plan import make, table_of_batch
+from nlpkit.plan import format_batch, make
 from nlpkit.runs import build
 from nlpkit.runs.build import model_part
 from nlpkit.train.log import QUIET, Log
@@ -170,4 +170,4 @@ def test_plan_of_a_batch_without_tokens_says_why_not(path: Path, tmp_path: Path)
     plan = make(recipe.load(str(path)), tmp_path / "run", "cpu", Log(QUIET))
     assert plan.parameters == 4 * 10 + 10
     with pytest.raises(UsageError, match=r"objective imagelab.pixels reads no text"):
-        list(table_of_batch(plan))
+        list(format_batch(plan))

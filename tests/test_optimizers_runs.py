@@ -124,11 +124,11 @@ def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) ->
         path = tmp_path / "recipe.yaml"
         path.write_text(tiny.read_text("utf-8").replace("lr:", f"optimizer: {written}, lr:"))
         with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.steps'"):
-            source.recipe_of_run(path)
+            source.load_run_recipe(path)
     for written in ("{kind: evil.mask}", "{layers: [{kind: causal}, {kind: evil.mask}]}"):
         path.write_text(tiny.read_text("utf-8") + f"attention: {written}\n", "utf-8")
         with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.mask'"):
-            source.recipe_of_run(path)
+            source.load_run_recipe(path)
 
 
 @pytest.mark.slow

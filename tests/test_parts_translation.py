@@ -19,7 +19,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.plan import describe, make, table_of_batch
+from nlpkit.plan import describe, format_batch, make
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.log import QUIET, Log
@@ -239,7 +239,7 @@ def test_eval_scores_translations_of_the_run_and_of_two_files(run: Path) -> None
 def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path) -> None:
     plan = make(recipe.load(str(run / "tiny.yaml")), tmp_path / "run", "cpu", Log(QUIET))
     assert describe(plan)["model"]["family"] == "tests.parts.encoder_decoder"
-    head, *rows = table_of_batch(plan)
+    head, *rows = format_batch(plan)
     named = ["sequence", "token", "input_ids", "labels", "source_ids", "target"]
     assert head.split("\t") == named
     first = [row.split("\t") for row in rows[: rows.index("")]]

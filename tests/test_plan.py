@@ -16,7 +16,7 @@ import torch
 
 from nlpkit import plan as planning
 from nlpkit import recipe
-from nlpkit.commands.plan import _human
+from nlpkit.commands.plan import _format_value
 from nlpkit.data.pack import Bins
 from nlpkit.models.flops import step_flops
 from nlpkit.plan import probe
@@ -66,12 +66,12 @@ def test_evaluations_and_checkpoints_are_counted_as_the_loop_makes_them(
     tiny: Path, settings: dict, expected: tuple[int, int]
 ) -> None:
     sets = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
-    assert probe._occasions(_plan(tiny, *sets)) == expected
+    assert probe._count_occasions(_plan(tiny, *sets)) == expected
 
 
 def test_loop_makes_as_many_evaluations_and_no_more_checkpoints(tiny: Path, tmp_path: Path) -> None:
     _tiny.pretrain(tiny, tmp_path / "run", "train.keep=99")
-    evaluations, checkpoints = probe._occasions(_plan(tiny))
+    evaluations, checkpoints = probe._count_occasions(_plan(tiny))
     assert sum("held_out" in r for r in _tiny.metrics(tmp_path / "run")) == evaluations
     assert 3 <= len(list((tmp_path / "run/checkpoints").glob("step-*"))) <= checkpoints
 
@@ -95,7 +95,7 @@ def test_estimate_adds_up(tiny: Path) -> None:
 def test_evaluation_time_is_a_batchs_time_for_every_held_out_token(tiny: Path) -> None:
     plan = _plan(tiny)
     times = probe.Times(batches=[1.0, 3.0], tokens=[200, 240], update=0.5, held_out_token=0.01)
-    figures = probe._time_figures(plan, times)
+    figures = probe._estimate_time(plan, times)
     tokens = int(plan.data.held_out.sizes.sum())
     assert figures["seconds_per_step"] == 2.0 * 2 + 0.5
     assert figures["tokens_per_second"] == pytest.approx(440 / 4.5)
@@ -371,4 +371,4 @@ def test_rows_of_a_task_are_not_counted_as_products_with_the_vocabulary(tmp_path
     ],
 )
 def test_figures_are_said_as_people_read_them(key: str, value, said) -> None:
-    assert _human(key, value) == said
+    assert _format_value(key, value) == said

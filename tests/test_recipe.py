@@ -3,6 +3,7 @@
 Messages and places were worked out by hand from the text of each case (line and column from 1).
 """
 
+import json.tool
 import re
 import subprocess
 import sys
@@ -56,6 +57,8 @@ def mistakes():
 def names(match):
     if match[1] == "sections":
         return ", ".join(Recipe.model_fields)
+    if match[1] == "json.tool":
+        return json.tool.__file__
     automatic = ["auto"] if match[1] == "attention/backends" else []
     folder = "score/metrics" if match[1] == "score" else match[1]
     return ", ".join(automatic + registry.names(folder))
@@ -64,7 +67,9 @@ def names(match):
 @pytest.mark.parametrize(("section", "written", "said"), list(mistakes()))
 def test_recipe_with_a_mistake_says_where_and_what_would_be_right(section, written, said):
     text = "\n".join((SECTIONS | {section: written}).values()) + "\n"
-    known = "models|tokenizers|objectives|attention/backends|train/optimizers|score|sections"
+    known = (
+        "models|tokenizers|objectives|attention/backends|train/optimizers|score|sections|json.tool"
+    )
     assert problems(text) == [re.sub(f"<({known})>", names, line) for line in said]
 
 

@@ -306,15 +306,15 @@ def test_recipes_lists_what_a_recipe_builds_on(capsys, monkeypatch):
 
 
 def test_completion_knows_the_settings_of_the_base_and_the_bases():
-    from nlpkit.completion.settings import offers
+    from nlpkit.completion.settings import list_offers
 
     child = write("child.yaml", "extends: base.yaml\n")
-    assert ("model.num_buckets=" in dict(offers(child, [], "model."))) is True
-    assert "train.optimizer.ns_steps=" in dict(offers(child, [], "train.optimizer."))
-    values = [text for text, _ in offers(child, [], "extends=")]
+    assert ("model.num_buckets=" in dict(list_offers(child, [], "model."))) is True
+    assert "train.optimizer.ns_steps=" in dict(list_offers(child, [], "train.optimizer."))
+    values = [text for text, _ in list_offers(child, [], "extends=")]
     assert values == [f"extends={name}" for name in packaged()]
     write("base.yaml", "extends: child.yaml\n")  # a circle: nothing is known, nothing is said
-    assert "model.num_buckets=" not in dict(offers(child, [], "model."))
+    assert "model.num_buckets=" not in dict(list_offers(child, [], "model."))
 
 
 def test_run_has_a_recipe_of_its_own_and_resumes_after_the_base_has_changed(tmp_path):

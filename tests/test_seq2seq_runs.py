@@ -130,7 +130,7 @@ def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
     assert isinstance(evaluation.corpus, Items)
     evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
     monkeypatch.setattr(log, "warn", said.append)
-    _, rows = evaluation.figures(("chrf",), Settings(), log, StopFlag(), 8)
+    _, rows = evaluation.evaluate(("chrf",), Settings(), log, StopFlag(), 8)
     assert rows[0]["prediction"] == ""
     assert said == [
         "1 of 60 rows have no answer (the source is empty), which counts as an empty one"

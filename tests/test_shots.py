@@ -87,15 +87,15 @@ def test_shots_prompt_is_examples_then_the_row_and_never_the_row_itself(folder: 
     assert [row.prompt for row in rows.rows] == ["The soup was cold.\nLabel:", "Good.\nLabel:"]
     assert rows.rows[0].answers == (" bad", " good")
     for seed in range(20):
-        examples = rows.examples(3, seed, 0)
+        examples = rows.draw_examples(3, seed, 0)
         assert len(examples) == 3
         assert "The soup was cold.\nLabel:" not in {each.prompt for each in examples}
-        assert examples == rows.examples(3, seed, 0)
-    drawn = {tuple(each.prompt for each in rows.examples(2, seed, 1)) for seed in range(40)}
+        assert examples == rows.draw_examples(3, seed, 0)
+    drawn = {tuple(each.prompt for each in rows.draw_examples(2, seed, 1)) for seed in range(40)}
     assert len(drawn) > 8  # of 20 ordered pairs
     first = rows.train[:2]
     # By hand.
-    assert rows.text(first, rows.rows[1]) == (
+    assert rows.write_prompt(first, rows.rows[1]) == (
         "A fine day.\nLabel: good\n\nThe soup was cold.\nLabel: bad\n\nGood.\nLabel:"
     )
 
@@ -114,7 +114,7 @@ def test_shots_scores_equal_plain_transformers_on_the_same_prompts(
     answers = [" bad", " good"]
     right = 0
     for number, (row, given) in enumerate(zip(rows.rows, written, strict=True)):
-        prompt = rows.text(rows.examples(shots, rows.seed, number), row)
+        prompt = rows.write_prompt(rows.draw_examples(shots, rows.seed, number), row)
         tokens = _expected(folder, prompt, answers)
         scores = [sum(each) for each in tokens]
         if kind == "token":
@@ -128,7 +128,7 @@ def test_shots_scores_equal_plain_transformers_on_the_same_prompts(
         right += given["prediction"] == given["target"]
     assert found["metrics"]["accuracy"] == right / 2
     assert (found["shots"], found["rows"], found["option_score"]) == (shots, 2, kind)
-    first = rows.text(rows.examples(shots, rows.seed, 0), rows.rows[0])
+    first = rows.write_prompt(rows.draw_examples(shots, rows.seed, 0), rows.rows[0])
     assert found["prompt"]["text"] == first
     assert found["prompt"]["template"] == "{text}\nLabel:"
 
@@ -155,7 +155,7 @@ def test_shots_written_answers_are_those_of_transformers_up_to_the_separator(
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "gpt")
     shown = prompts.load(str(recipe), [], [], 1)
     for number, (row, given) in enumerate(zip(shown.rows, written, strict=True)):
-        prompt = shown.text(shown.examples(1, shown.seed, number), row)
+        prompt = shown.write_prompt(shown.draw_examples(1, shown.seed, number), row)
         ids = torch.tensor([tokenizer(prompt)["input_ids"]])
         out = model.generate(ids, max_new_tokens=12, do_sample=False, suppress_tokens=[
             tokenizer.convert_tokens_to_ids("<pad>")])  # fmt: skip
@@ -211,11 +211,11 @@ def test_shots_too_long_for_the_model_loses_examples_then_the_start(
     shown = prompts.load(str(folder / "r.yaml"), [arguments[1]], [str(data)], 4)
     left = []
     for number, row in enumerate(shown.rows[:5]):
-        examples = shown.examples(4, shown.seed, number)
-        while len(tokenizer(shown.text(examples, row))["input_ids"]) > room:
+        examples = shown.draw_examples(4, shown.seed, number)
+        while len(tokenizer(shown.write_prompt(examples, row))["input_ids"]) > room:
             examples = examples[1:]
         left.append(len(examples))
-        tokens = _expected(folder, shown.text(examples, row), [" bad", " good"])
+        tokens = _expected(folder, shown.write_prompt(examples, row), [" bad", " good"])
         assert written[number]["scores"] == pytest.approx([sum(x) for x in tokens], abs=1e-4)
     assert {*left} & {1, 2, 3}
     # The last prompt alone: its last tokens, so that prompt, answer and end token fit in 160 + 1.

@@ -126,8 +126,8 @@ def test_tokens_of_bytes_are_shown_as_text(tmp_path) -> None:
     two = joined(tokenizer, tokenizer)
     assert shown(two, 256) == "我"
     # Tokens of batches and masks, and of figures of attention.
-    assert plan._shown(two, 257) == expected[1]
-    assert alignments._shown(two, [256, 257, 260]) == ["我", expected[1], END]
+    assert plan._show(two, 257) == expected[1]
+    assert alignments._show(two, [256, 257, 260]) == ["我", expected[1], END]
 
 
 def test_ids_of_hard_and_random_texts_equal_transformers(ours, oracle) -> None:

@@ -65,7 +65,7 @@ def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:
     log = Log(QUIET)
     source = data_of.find_data(opened, [str(file) for file in files], None, log, Callbacks())
     evaluation = held_out.Evaluation(opened, source, 4096, Callbacks())
-    return evaluation.figures(None, Settings(), log, StopFlag(), batch=32)
+    return evaluation.evaluate(None, Settings(), log, StopFlag(), batch=32)
 
 
 def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
@@ -174,7 +174,7 @@ def test_confusion_table_equals_scikit_learn(run: Path) -> None:
     right, predicted = ([row[name] for row in rows] for name in ("target", "prediction"))
     expected = metrics.confusion_matrix(right, predicted, labels=found["labels"])
     assert found["counts"] == expected.tolist()
-    lines = held_out.table(figures).split("\n\n")[1].splitlines()
+    lines = held_out.format_table(figures).split("\n\n")[1].splitlines()
     assert lines[0].split() == ["right", "\\", "predicted", *"0123"]
     assert [line.split() for line in lines[1:]] == [
         [name, *map(str, counts)] for name, counts in zip("0123", found["counts"], strict=True)
@@ -184,8 +184,8 @@ def test_confusion_table_equals_scikit_learn(run: Path) -> None:
 def test_confusion_of_many_classes_names_the_most_frequent_errors() -> None:
     labels = [f"c{i}" for i in range(30)]
     answers = [("c1", "c2")] * 3 + [("c2", "c1")] * 2 + [("c5", "c5")] * 9
-    found = confusion.confusion(labels, answers)
-    assert [line.split() for line in confusion.table(found).splitlines()] == [
+    found = confusion.count_confusion(labels, answers)
+    assert [line.split() for line in confusion.format_table(found).splitlines()] == [
         ["right", "predicted", "rows"], ["c2", "c1", "3"], ["c1", "c2", "2"]
     ]  # fmt: skip
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from nlpkit.help_page import HELP_ROW, page
+from nlpkit.help_page import HELP_ROW, format_page
 
 
 class Verb(TyperCommand):
@@ -45,4 +45,4 @@ def _page(command: TyperCommand | TyperGroup, ctx: Any, more: dict[str, Any]) ->
         rows[parameter.param_type_name].append((name, text))
     options = [row for row in rows["option"] if "--help" not in row[0]]
     sections = {"Arguments": rows["argument"], **more, "Options": [*options, HELP_ROW]}
-    return page([" ".join(usage)], command.help or "", sections).rstrip("\n")
+    return format_page([" ".join(usage)], command.help or "", sections).rstrip("\n")

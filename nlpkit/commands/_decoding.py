@@ -92,14 +92,14 @@ def decoding_settings(**values: Any) -> "Settings":
     from pydantic import ValidationError
 
     from nlpkit.generate.settings import Settings
-    from nlpkit.recipe.problems import sentence
+    from nlpkit.recipe.problems import describe_error
 
     try:
         return Settings(**values)
     except ValidationError as error:
         problems = []
         for each in error.errors():
-            what = sentence(each)
+            what = describe_error(each)
             option = str(each["loc"][0]) if each["loc"] else what.partition(":")[0]
             given = f" {each['input']}" if each["loc"] else ""
             what = what.removeprefix(f"{option}: ")

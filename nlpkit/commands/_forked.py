@@ -19,7 +19,7 @@ class Forks:
         self._child = 0
 
     @contextmanager
-    def passing_signals_on(self) -> Iterator[None]:
+    def pass_signals_on(self) -> Iterator[None]:
         """In this context a signal ends the running command line, not this process."""
 
         def handle(number: int, _: FrameType | None) -> None:
@@ -47,7 +47,7 @@ class Forks:
         child = os.fork()
         if child == 0:
             os.close(writing)
-            _be_child(arguments, reading)
+            _run_child(arguments, reading)
         self._child = child
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
         os.close(reading)
@@ -60,7 +60,7 @@ class Forks:
         return code if code >= 0 else 128 - code
 
 
-def _be_child(arguments: Sequence[str], reading: int) -> None:
+def _run_child(arguments: Sequence[str], reading: int) -> None:
     """Run the command line and end this process."""
     code = 1
     try:

@@ -42,7 +42,7 @@ class GridRun:
         return user_path(self.resolved.recipe.out)
 
 
-def axes_of(asked: Sweep) -> list["Axis"]:
+def list_axes(asked: Sweep) -> list["Axis"]:
     """Return the settings of the grid, the seed last."""
     from nlpkit.runs import grid
 
@@ -56,13 +56,13 @@ def axes_of(asked: Sweep) -> list["Axis"]:
             raise UsageError("--seeds excludes --grid seed")
         try:
             first = asked.load([f"{axis.key}={axis.values[0]}" for axis in axes]).recipe.seed
-        except RecipeError:  # `runs_of` says all that is wrong
+        except RecipeError:  # `list_runs` says all that is wrong
             first = 1
         axes += grid.parse([f"{grid.SEED}={first}..{first + asked.options.seeds - 1}"])
     return sorted(axes, key=lambda axis: axis.key == grid.SEED)
 
 
-def runs_of(asked: Sweep, axes: Sequence["Axis"]) -> list[GridRun]:
+def list_runs(asked: Sweep, axes: Sequence["Axis"]) -> list[GridRun]:
     """Return the runs with their recipes; raise `RecipeError` with each mistake once."""
     from nlpkit.runs import grid
 
@@ -75,15 +75,15 @@ def runs_of(asked: Sweep, axes: Sequence["Axis"]) -> list[GridRun]:
             out = str(Path(root) / point.name)
             resolved = asked.load([*point.sets, f"out={json.dumps(out)}"])
         except RecipeError as error:
-            mistakes |= dict.fromkeys(_of_grid(problem, axes) for problem in error.problems)
+            mistakes |= dict.fromkeys(_name_grid(problem, axes) for problem in error.problems)
             continue
-        runs.append(GridRun(point, resolved, _arguments(asked, point, out)))
+        runs.append(GridRun(point, resolved, _build_arguments(asked, point, out)))
     if mistakes:
         raise RecipeError(list(mistakes))
     return runs
 
 
-def _of_grid(problem: str, axes: Sequence["Axis"]) -> str:
+def _name_grid(problem: str, axes: Sequence["Axis"]) -> str:
     """Return a problem of a recipe, with `--grid` where its value comes from the grid."""
     for axis in axes:
         if problem.startswith(f"--set {axis.key}: "):
@@ -91,7 +91,7 @@ def _of_grid(problem: str, axes: Sequence["Axis"]) -> str:
     return problem
 
 
-def _arguments(asked: Sweep, point: "Point", out: str) -> list[str]:
+def _build_arguments(asked: Sweep, point: "Point", out: str) -> list[str]:
     """Return the command line of one run."""
     common = asked.common
     words = list(asked.words)

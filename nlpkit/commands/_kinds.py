@@ -24,18 +24,20 @@ _SEES = {
 }
 
 
-def rows() -> list[dict[str, str]]:
+def describe_kinds() -> list[dict[str, str]]:
     """Return what the table says of each kind, by the names of its columns."""
-    return [dict(zip(_HEAD, _row(name), strict=True)) for name in registry.names("attention/kinds")]
+    return [
+        dict(zip(_HEAD, _describe(name), strict=True)) for name in registry.names("attention/kinds")
+    ]
 
 
-def table() -> str:
+def format_table() -> str:
     """Return the table in Markdown."""
-    cells = [_HEAD, ["---"] * len(_HEAD), *(row.values() for row in rows())]
+    cells = [_HEAD, ["---"] * len(_HEAD), *(row.values() for row in describe_kinds())]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
-def _row(name: str) -> tuple[str, ...]:
+def _describe(name: str) -> tuple[str, ...]:
     # Settings that the model decides.
     choice = Choice.of(name).with_defaults("causal", _TOKENS)
     kind, config = choice.module, choice.config

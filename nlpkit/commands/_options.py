@@ -136,7 +136,7 @@ class Common:
         """Return 0 for `-q`, 2 for `-v`, else 1, as in `train.log`."""
         return 1 + int(self.verbose) - int(self.quiet)
 
-    def changes(self) -> list[str]:
+    def list_changes(self) -> list[str]:
         """Return the changes of `--set` and `--budget`."""
         of_budget = [] if self.budget is None else [f"train.budget={self.budget}"]
         return [*(self.overrides or ()), *of_budget]
@@ -145,12 +145,12 @@ class Common:
         """Return the recipe with the changes of `--set`, `--budget` and `--out`, and `more`."""
         from nlpkit.recipe import load
 
-        overrides = self.changes()
+        overrides = self.list_changes()
         if self.out is not None:
             overrides.append(f"out={json.dumps(self.out)}")
         return load(recipe, [*overrides, *more])
 
-    def result(self, text: str, /, **values: Any) -> None:
+    def print_result(self, text: str, /, **values: Any) -> None:
         """Print the result on stdout: `text`, or `values` as one JSON object with `--json`."""
         print(json.dumps(values, ensure_ascii=False) if self.json else text, flush=True)
 
@@ -218,10 +218,10 @@ def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
         # The options of `Common` come last in the help.
         for each in sorted(own, key=lambda each: each.annotation is Common):
             if is_group(each.annotation):
-                options = _options(each.annotation, names if each.annotation is Common else ())
+                options = _expand(each.annotation, names if each.annotation is Common else ())
                 groups[each.name] = each.annotation, [option.name for option in options]
                 parameters += options
-        parameters.append(_keyword("traceback", False, Traceback))
+        parameters.append(_make_parameter("traceback", False, Traceback))
 
         def command(**given: Any) -> None:
             given.pop("traceback")
@@ -240,16 +240,16 @@ def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     return decorate
 
 
-def _options(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:
+def _expand(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:
     """Return the options of a group of these names (default: all)."""
     types = get_type_hints(group, include_extras=True)
     return [
-        _keyword(field.name, field.default, types[field.name])
+        _make_parameter(field.name, field.default, types[field.name])
         for field in dataclasses.fields(group)
         if not names or field.name in names
     ]
 
 
-def _keyword(name: str, default: object, annotation: Any) -> inspect.Parameter:
+def _make_parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, kind, default=default, annotation=annotation)

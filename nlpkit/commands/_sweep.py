@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nlpkit.commands import _training
 from nlpkit.commands._forked import Forks
-from nlpkit.commands._grid_runs import GridRun, Sweep, axes_of, runs_of
+from nlpkit.commands._grid_runs import GridRun, Sweep, list_axes, list_runs
 from nlpkit.commands._options import Common
 from nlpkit.durations import seconds
 from nlpkit.errors import DataError, NlpkitError, RunsFailed, Stopped, TryAgain, UsageError
@@ -35,13 +35,13 @@ def sweep(asked: Sweep) -> None:
 
     common, log = asked.common, Log(asked.common.verbosity)
     _check_options(asked)
-    axes = axes_of(asked)
-    runs = runs_of(asked, axes)
+    axes = list_axes(asked)
+    runs = list_runs(asked, axes)
     if asked.options.print_runs:
         lines = [shlex.join(["nlpkit", *run.arguments]) for run in runs]
-        common.result("\n".join(lines), commands=lines)
+        common.print_result("\n".join(lines), commands=lines)
         return
-    root = _root(runs[0])
+    root = _find_root(runs[0])
     for run in runs:
         _training.check_directory(run.resolved, common, asked.options.allow_change)
         _check_surroundings(run)
@@ -61,7 +61,7 @@ def sweep(asked: Sweep) -> None:
     if int(os.environ.get("RANK", "0")) == 0:
         _print_result(common, axes, root, [run for run in runs if run.point.name not in failed])
     if failed:
-        raise RunsFailed(_said_of(failed, len(runs)), failed.values())
+        raise RunsFailed(_describe_failures(failed, len(runs)), failed.values())
 
 
 def _check_options(asked: Sweep) -> None:
@@ -73,7 +73,7 @@ def _check_options(asked: Sweep) -> None:
         raise UsageError("--resume PATH: of one run; --grid and --seeds take auto or never")
 
 
-def _root(run: GridRun) -> Path:
+def _find_root(run: GridRun) -> Path:
     return run.path.parents[run.point.name.count("/")]
 
 
@@ -123,7 +123,7 @@ def _check_device(common: Common, run: GridRun) -> None:
     A process that has looked for GPUs cannot be forked any more.
     """
     if common.device not in ("auto", "cpu"):
-        with (forks := Forks()).passing_signals_on():
+        with (forks := Forks()).pass_signals_on():
             if code := forks.run([*run.arguments, "--dry-run", "-q"]):
                 raise SystemExit(code)
 
@@ -151,7 +151,7 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
     )
     failed: dict[str, int] = {}
     forks = Forks()
-    with forks.passing_signals_on():
+    with forks.pass_signals_on():
         for number, run in enumerate(runs, 1):
             log.info(f"run {number} of {len(runs)}: {run.point.name}")
             directory = RunDirectory(run.path)
@@ -162,15 +162,17 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
             if limit is not None:
                 left = limit - time.monotonic()
                 if left < 1:
-                    raise TryAgain(_where(number - 1, len(runs), "the time limit is reached"))
+                    raise TryAgain(
+                        _describe_stop(number - 1, len(runs), "the time limit is reached")
+                    )
                 arguments = [*arguments, "--max-time", f"{int(left)}s"]
             # A signal may have come before this run.
             code = forks.run(arguments) if forks.signal is None else 128 + forks.signal
             if forks.signal is not None and (code or number < len(runs)):
                 name = f"stopped by {signal.Signals(forks.signal).name}"
-                raise Stopped(_where(number - 1, len(runs), name), forks.signal)
+                raise Stopped(_describe_stop(number - 1, len(runs), name), forks.signal)
             if code == TryAgain.exit_code and limit is not None and limit - time.monotonic() < 2:
-                raise TryAgain(_where(number - 1, len(runs), "the time limit is reached"))
+                raise TryAgain(_describe_stop(number - 1, len(runs), "the time limit is reached"))
             if code:
                 failed[run.point.name] = code
     return failed
@@ -184,11 +186,11 @@ def _is_as_begun(run: GridRun) -> bool:
     return not directory.changed(directory.as_begun(run.resolved), True)
 
 
-def _where(done: int, count: int, why: str) -> str:
+def _describe_stop(done: int, count: int, why: str) -> str:
     return f"{why} in run {done + 1} of {count}; the same command goes on"
 
 
-def _said_of(failed: dict[str, int], count: int) -> str:
+def _describe_failures(failed: dict[str, int], count: int) -> str:
     """Return which runs failed, and how."""
     meanings = {5: "diverged", 7: "not enough memory", 75: "in use", _KILLED: "killed"}
     named = [
@@ -216,7 +218,7 @@ def _print_result(common: Common, axes: Sequence["Axis"], root: Path, runs: list
         except DataError:
             pass  # no evaluation: the runs are listed
         else:
-            common.result(seeds.table(result), **result)
+            common.print_result(seeds.table(result), **result)
             return
     table = report.make_table(reports.read([root], may_be_empty=True))
-    common.result(report.format_table(table), **report.to_json(table))
+    common.print_result(report.format_table(table), **report.to_json(table))

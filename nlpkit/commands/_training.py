@@ -37,7 +37,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
 
         described = dry_run(resolved, directory.path, common.device, log)
         if common.json:
-            common.result("", **described)
+            common.print_result("", **described)
         return
     limit = None if max_time is None else seconds(max_time)
     with catch_signals(exit_now, limit) as stop:
@@ -50,7 +50,7 @@ def train(resolved: "Resolved", common: Common, max_time: str | None, allow_chan
     best_by = resolved.recipe.train.best_by
     why = f"by held-out {best_by}" if which == "best" else "as no evaluation chose a best one"
     log.info(f"checkpoint of the run: the {which}, {why}: {checkpoint.name}")
-    common.result(str(checkpoint), checkpoint=str(checkpoint))
+    common.print_result(str(checkpoint), checkpoint=str(checkpoint))
 
 
 def one_run(

@@ -86,8 +86,8 @@ def command(
     log = Log(common.verbosity)
     options = Options(
         precision=written.precision,
-        config=_path(beside.config),
-        vocabulary=_path(beside.vocab),
+        config=_expand_path(beside.config),
+        vocabulary=_expand_path(beside.vocab),
         family=beside.family,
         average=[user_path(each) for each in checkpoints[1:]],
         max_shard=_shard_size(written.max_shard_size),
@@ -99,7 +99,7 @@ def command(
         + (f" in {made['files']} files" if made["files"] > 1 else "")
     )
     log.info(f"to share it, fill in the licence in its README.md, then: {made['upload']}")
-    common.result(made["checkpoint"], **made)
+    common.print_result(made["checkpoint"], **made)
 
 
 def _shard_size(size: str | None) -> int | None:
@@ -109,5 +109,5 @@ def _shard_size(size: str | None) -> int | None:
         raise UsageError(f"--max-shard-size: {error}") from error
 
 
-def _path(name: str | None) -> Path | None:
+def _expand_path(name: str | None) -> Path | None:
     return None if name is None else user_path(name)

@@ -116,46 +116,40 @@ def command(
     metrics = data.split_metrics()
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
-    from nlpkit.evaluate import held_out, write_rows
+    from nlpkit.evaluate import write_rows
     from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
     log = Log(common.verbosity)
     runs = seed_runs(user_path(checkpoint))
-    files = {"predictions": data.predictions} | asdict(pictures)
-    for option in [name for name, file in files.items() if runs and file is not None]:
+    given = {"predictions": data.predictions} | asdict(pictures)
+    for option in [name for name, file in given.items() if runs and file is not None]:
         raise UsageError(f"--{option}: {checkpoint} holds runs of --seeds; name one of them")
     results: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
     with catch_signals(exit_now) as stop:
         for path in [path for _, path in runs] or [Path(checkpoint)]:
             run = _open(path, common.device, data, computation, log, stop.check)
-            if pictures.confusion is not None and not run.classes:
-                raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")
-            if data.predictions is not None and not run.is_task:
-                raise UsageError(
-                    f"--predictions: {checkpoint} was trained on running text; it has no "
-                    "answers to write"
-                )
-            generation = _generation(run, answers, pictures.attention is not None, log)
+            _check(run, checkpoint, data, pictures)
+            generation = _choose_generation(run, answers, pictures.attention is not None, log)
             if pictures.attention is not None:
-                from nlpkit.evaluate.alignments import draw_alignments
-
-                file = user_path(pictures.attention)
-                draw_alignments(run, generation, file, pictures.attention_layer)
-            figures, rows = run.figures(metrics, generation, log, stop)
+                _draw_attention(run, generation, pictures)
+            figures, rows = run.evaluate(metrics, generation, log, stop)
             results.append(figures)
+    _print(results, [seed for seed, _ in runs], common)
     if data.predictions is not None:
         write_rows(Path(data.predictions), rows)
-    if runs:
-        _print_summary([seed for seed, _ in runs], results, common)
-    else:
-        common.result(held_out.table(figures), **figures)
     if pictures.confusion is not None:
-        from nlpkit.report.figures import confusion_figure
+        _draw_confusion(figures["confusion"], pictures.confusion, log)
 
-        confusion_figure(**figures["confusion"], path=Path(pictures.confusion))
-        log.info(f"drawn: {pictures.confusion}")
+
+def _check(run: "Evaluation", checkpoint: str, data: DataOptions, pictures: Pictures) -> None:
+    """Raise `UsageError` for what this checkpoint cannot give."""
+    if pictures.confusion is not None and not run.classes:
+        raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")
+    if data.predictions is not None and not run.is_task:
+        raise UsageError(
+            f"--predictions: {checkpoint} was trained on running text; it has no answers to write"
+        )
 
 
 def _open(
@@ -178,7 +172,9 @@ def _open(
     return Evaluation(opened, found, computation.tokens_per_batch, callbacks, autocast=autocast)
 
 
-def _generation(run: "Evaluation", answers: AnswerOptions, draws: bool, log: "Log") -> "Settings":
+def _choose_generation(
+    run: "Evaluation", answers: AnswerOptions, draws: bool, log: "Log"
+) -> "Settings":
     """Return how answers are generated; warn of options without effect."""
     from nlpkit.contracts.task import writes_answers
 
@@ -193,12 +189,29 @@ def _generation(run: "Evaluation", answers: AnswerOptions, draws: bool, log: "Lo
     return generation
 
 
-def _print_summary(seeds: list[int], results: list[dict[str, Any]], common: Common) -> None:
-    """Print mean, median and deviation of the figures of several seeds."""
-    from nlpkit.evaluate.held_out import values
-    from nlpkit.runs.seeds import summary, table
+def _draw_confusion(table: dict[str, Any], file: str, log: "Log") -> None:
+    from nlpkit.report.figures import confusion_figure
 
-    result = summary(seeds, [values(figures) for figures in results])
+    confusion_figure(**table, path=Path(file))
+    log.info(f"drawn: {file}")
+
+
+def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Pictures) -> None:
+    from nlpkit.evaluate.alignments import draw_alignments
+
+    draw_alignments(run, generation, user_path(str(pictures.attention)), pictures.attention_layer)
+
+
+def _print(results: list[dict[str, Any]], seeds: list[int], common: Common) -> None:
+    """Print the figures; of several seeds, their mean, median and deviation."""
+    from nlpkit.evaluate.held_out import format_table, select_values
+
+    if not seeds:
+        common.print_result(format_table(results[0]), **results[0])
+        return
+    from nlpkit.runs import seeds as runs
+
+    result = runs.summary(seeds, [select_values(figures) for figures in results])
     result["checkpoints"] = [figures["checkpoint"] for figures in results]
     result["precision"] = results[0]["precision"]
-    common.result(f"{table(result)}\nprecision\t{result['precision']}", **result)
+    common.print_result(f"{runs.table(result)}\nprecision\t{result['precision']}", **result)

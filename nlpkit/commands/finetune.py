@@ -60,13 +60,13 @@ def command(
     words = [word for name, value in options.items() if value for word in (name, value)]
     train(
         ("finetune", recipe, *words, *(["--lora"] if lora else ())),
-        lambda sets: _loaded(common, recipe, start, lora, family, sets),
+        lambda sets: _load(common, recipe, start, lora, family, sets),
         common,
         runs,
     )
 
 
-def _as_at_first(start: str, out: str) -> str:
+def _restore_link(start: str, out: str) -> str:
     """Return `start`, or the link to its latest checkpoint if the recipe of the run `out` has it.
 
     Older versions of nlpkit replaced a run by this link, and such runs must resume.
@@ -84,7 +84,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def _loaded(
+def _load(
     common: Common,
     recipe: str,
     start: str | None,
@@ -95,25 +95,25 @@ def _loaded(
     """Return the recipe with the changes of the options; check that `init_from` exists."""
     from nlpkit import recipe as recipes
 
-    sets = common.changes()
+    sets = common.list_changes()
     if start is not None:
         sets.append(f"init_from={_quoted(start)}")
     if lora:
-        sets += _adapters(recipes.load(recipe, sets))
+        sets += _choose_lora_settings(recipes.load(recipe, sets))
     if common.out is not None:
         sets.append(f"out={_quoted(common.out)}")
     sets += more
     resolved = recipes.load(recipe, sets)
     if start is not None:
-        sets.append(f"init_from={_quoted(_as_at_first(start, resolved.recipe.out))}")
+        sets.append(f"init_from={_quoted(_restore_link(start, resolved.recipe.out))}")
         resolved = recipes.load(recipe, sets)
     _check_start(resolved)
     if family is not None:
-        resolved = recipes.load(recipe, [*sets, f"model={_section(resolved, family)}"])
+        resolved = recipes.load(recipe, [*sets, f"model={_build_section(resolved, family)}"])
     return resolved
 
 
-def _section(resolved: "Resolved", family: str) -> str:
+def _build_section(resolved: "Resolved", family: str) -> str:
     """Return the section `model`: the family, with the sizes in the checkpoint's `config.json`."""
     import json
 
@@ -139,7 +139,7 @@ def _section(resolved: "Resolved", family: str) -> str:
     return json.dumps({"family": family} | config.model_dump(mode="json", exclude={"attention"}))
 
 
-def _adapters(resolved: "Resolved") -> list[str]:
+def _choose_lora_settings(resolved: "Resolved") -> list[str]:
     """Return the settings that `--lora` adds to the recipe."""
     recipe, origin = resolved.recipe, resolved.origin
     sets = [f"out={_quoted(recipe.out + '-lora')}"]

@@ -79,7 +79,7 @@ def command(
     from nlpkit.train.log import Log
 
     log = Log(common.verbosity)
-    inputs = _inputs(file, lines.key)
+    inputs = _open_inputs(file, lines.key)
     for name, why in settings.without_effect().items():
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
@@ -104,7 +104,7 @@ def command(
         raise inputs.error
 
 
-def _inputs(file: str, key: str | None) -> "Inputs":
+def _open_inputs(file: str, key: str | None) -> "Inputs":
     """Return the lines of a file, or of stdin."""
     from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
@@ -137,7 +137,7 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
     if settings.nbest > 1:
         values["nbest"] = outputs
     text = "\t".join(shown(output).translate(_ESCAPES) for output in written.outputs)
-    common.result(text, **values)
+    common.print_result(text, **values)
 
 
 def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:

@@ -1,14 +1,20 @@
 """Score texts as they are: minimal pairs, or the surprisal of each word."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nlpkit.commands._evaluation import Checkpoint, Method, TokensPerBatch
 from nlpkit.commands._options import Common, Family, shared
 from nlpkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from nlpkit.evaluate.likelihood import Likelihood
+    from nlpkit.evaluate.pairs import Scores
+    from nlpkit.evaluate.sentences import Sentence
 
 Files = Annotated[
     list[str],
@@ -77,12 +83,43 @@ def command(
 
     log = Log(common.verbosity)
     found = sentences.read_pairs(files) if judged.pairs else []
-    texts = pairs.both(found) or sentences.read_texts(files, judged.text_key)
+    texts = pairs.list_sentences(found) or sentences.read_texts(files, judged.text_key)
+    likelihood, scores = _score(checkpoint, texts, method, tokens_per_batch, family, common)
+    result: dict[str, Any] = {
+        "checkpoint": str(likelihood.opened.path),
+        "method": likelihood.method,
+    }
+    table = ""
+    if found:
+        figures, rows = pairs.compute_figures(found, scores, log.warn)
+        table = pairs.format_table(figures)
+        result |= figures
+        if judged.predictions is not None:
+            write_rows(Path(judged.predictions), rows)
+    if judged.surprisal is not None:
+        means = surprisal.write(Path(judged.surprisal), texts, scores)
+        table = table or surprisal.format_table(means)
+        result["surprisal"] = means
+    common.print_result(table, **result)
+
+
+def _score(
+    checkpoint: str,
+    texts: Sequence["Sentence"],
+    method: str | None,
+    tokens_per_batch: int,
+    family: str | None,
+    common: Common,
+) -> tuple["Likelihood", "Scores"]:
+    """Return the opened model, and the log-probabilities of the texts."""
     from nlpkit.cli import exit_now
+    from nlpkit.evaluate import pairs
     from nlpkit.evaluate.likelihood import Likelihood
     from nlpkit.runs.open_checkpoint import open_checkpoint
+    from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
+    log = Log(common.verbosity)
     with catch_signals(exit_now) as stop:
         opened = open_checkpoint(
             checkpoint, device=common.device, precision="fp32", family=family, info=log.info,
@@ -94,17 +131,4 @@ def command(
             stop.check()
             log.scoring(count, len(texts), "sentences")
 
-        scores = pairs.score(texts, likelihood, done, log.warn)
-    result: dict[str, Any] = {"checkpoint": str(opened.path), "method": likelihood.method}
-    table = ""
-    if found:
-        figures, rows = pairs.figures(found, scores, log.warn)
-        table = pairs.table(figures)
-        result |= figures
-        if judged.predictions is not None:
-            write_rows(Path(judged.predictions), rows)
-    if judged.surprisal is not None:
-        means = surprisal.write(Path(judged.surprisal), texts, scores)
-        table = table or surprisal.table(means)
-        result["surprisal"] = means
-    common.result(table, **result)
+        return likelihood, pairs.score(texts, likelihood, done, log.warn)

@@ -59,7 +59,7 @@ def command(
         planning.draw_mask(plan, Path(mask))
         log.info(f"drawn: {mask}")
     if batch:
-        for line in planning.table_of_batch(plan):
+        for line in planning.format_batch(plan):
             print(line)
         return
     described = planning.describe(plan)
@@ -69,7 +69,7 @@ def command(
         described["estimate"] = probe(plan)
     if common.json:
         described["origin"] = resolved.origin
-        common.result("", **json.loads(json.dumps(described, sort_keys=True)))
+        common.print_result("", **json.loads(json.dumps(described, sort_keys=True)))
     else:
         _print(described, resolved.origin)
     estimate = described.get("estimate", {})
@@ -83,21 +83,21 @@ def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
     """Print one line per figure, then one line per setting with its origin, in titled sections."""
     for section in _SECTIONS:
         if section in described:
-            figures = _flat({**described[section], "optimizer": {}}, section)
+            figures = _flatten({**described[section], "optimizer": {}}, section)
             rows = [(key, value, "") for key, value in figures if key not in origin]
             _print_block(section, [row for row in rows if row[0] != f"{section}.optimizer"])
         if section == "model":
             groups = enumerate(map(line, described["model"]["optimizer"]))
             rows = [(f"optimizer.{number}", said, "") for number, said in groups]
             _print_block("optimizer", rows)
-    settings = dict(_flat(described["settings"]))
+    settings = dict(_flatten(described["settings"]))
     _print_block("settings", [(key, settings.get(key, ""), origin[key]) for key in origin])
     sys.stdout.flush()
 
 
 def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
     """Print rows of key, value and origin under a title, with numbers aligned at the right."""
-    shown = [(key, *_human(key, value), where) for key, value, where in rows]
+    shown = [(key, *_format_value(key, value), where) for key, value, where in rows]
     width = min(_KEYS, max(len(key) for key, *_ in shown))
     digits = max([len(text) for _, text, unit, _ in shown if unit is not None], default=0)
     cells = [
@@ -112,7 +112,7 @@ def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
         print(f"{figure:<{width + 2 + values}}  {where}".rstrip())
 
 
-def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
     if isinstance(data, dict) and data:
         items = list(data.items())
     elif isinstance(data, list) and data:
@@ -121,11 +121,11 @@ def _flat(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
         return [(prefix, data)]
     found = []
     for key, value in items:
-        found += _flat(value, f"{prefix}.{key}" if prefix else str(key))
+        found += _flatten(value, f"{prefix}.{key}" if prefix else str(key))
     return found
 
 
-def _human(key: str, value: Any) -> tuple[str, str | None]:
+def _format_value(key: str, value: Any) -> tuple[str, str | None]:
     """Return a readable value and its unit; the unit is None if the value is not a number."""
     if value is None or value == [] or value == {}:
         return "none", None
@@ -143,13 +143,13 @@ def _human(key: str, value: Any) -> tuple[str, str | None]:
     if key.startswith("estimate.seconds_per"):
         return f"{value:.3f}", "s"
     if key.endswith("_seconds"):
-        return _duration(value)
+        return _format_duration(value)
     if key.endswith("tokens_per_second"):
         return f"{value:,.0f}", "tokens/s"
     return (f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"), ""
 
 
-def _duration(seconds: float) -> tuple[str, str]:
+def _format_duration(seconds: float) -> tuple[str, str]:
     for size, unit in ((86400, "days"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f}", unit

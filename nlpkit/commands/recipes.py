@@ -1,12 +1,14 @@
 """List the packaged recipes, print one, or say which parts a recipe can name."""
 
 import re
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nlpkit import completion
 from nlpkit.commands._options import Common, shared
+from nlpkit.errors import UsageError
 
 Name = Annotated[
     str | None,
@@ -38,43 +40,50 @@ def command(common: Common, name: Name = None, whole: Whole = False) -> None:
     """
     import json
 
-    from nlpkit import recipe, registry
-    from nlpkit.errors import UsageError
-
     if whole:
-        if name is None:
-            raise UsageError("--whole: name a recipe: nlpkit recipes --whole mine.yaml")
         from nlpkit.recipe.extends import write_whole
 
-        text = write_whole(name)
-        print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
-        return
-    if name == "schema":
-        from nlpkit.recipe.schema import schema
+        if name is None:
+            raise UsageError("--whole: name a recipe: nlpkit recipes --whole mine.yaml")
+        _print_recipe(name, write_whole(name), common)
+    elif name == "schema":
+        from nlpkit.recipe.schema import build_schema
 
-        print(json.dumps(schema(), indent=2, ensure_ascii=False))
-        return
-    if name == "parts":
-        from nlpkit.commands import _kinds, _parts
+        print(json.dumps(build_schema(), indent=2, ensure_ascii=False))
+    elif name == "parts":
+        from nlpkit.commands import _parts
 
-        objectives, other = _parts.trained(), _parts.with_setting()
-        common.result(
-            _parts.text(objectives, other),
-            objectives=objectives,
-            with_other_setting=other,
-            kinds=_kinds.rows(),
-            **_parts.lists(),
-        )
-        return
+        found = _parts.collect()
+        common.print_result(_parts.format_text(found), **found)
+    elif name is not None:
+        _print_recipe(name, _find(name).read_text(encoding="utf-8"), common)
+    else:
+        _print_list(common)
+
+
+def _find(name: str) -> Path:
+    from nlpkit import recipe, registry
+
     packaged = recipe.packaged()
-    if name is not None:
-        if name not in packaged:
-            near = registry.suggest(name, packaged) or f"; known: {', '.join(packaged)}"
-            raise UsageError(f"no packaged recipe {name!r}{near}")
-        text = packaged[name].read_text(encoding="utf-8")
-        print(json.dumps({"name": name, "text": text}) if common.json else text.rstrip("\n"))
-        return
-    listed = [_about(name, path.read_text(encoding="utf-8")) for name, path in packaged.items()]
+    if name not in packaged:
+        near = registry.suggest(name, packaged) or f"; known: {', '.join(packaged)}"
+        raise UsageError(f"no packaged recipe {name!r}{near}")
+    return packaged[name]
+
+
+def _print_recipe(name: str, text: str, common: Common) -> None:
+    common.print_result(text.rstrip("\n"), name=name, text=text)
+
+
+def _print_list(common: Common) -> None:
+    import json
+
+    from nlpkit import recipe
+
+    listed = [
+        _describe(name, path.read_text(encoding="utf-8"))
+        for name, path in recipe.packaged().items()
+    ]
     if common.json:
         print(json.dumps(listed, ensure_ascii=False))
         return
@@ -85,7 +94,7 @@ def command(common: Common, name: Name = None, whole: Whole = False) -> None:
         print(f"{each['name']:{width}}  {each['about']}{extends}{takes}")
 
 
-def _about(name: str, text: str) -> dict[str, str]:
+def _describe(name: str, text: str) -> dict[str, str]:
     """Return the name, the first comment line, and the text of the comment `takes:`."""
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
     comments = [line for line in comments if line and not line.startswith("yaml-language-server")]

@@ -66,7 +66,7 @@ def command(
     the first one: "no difference" where the interval holds 0. Only finished runs count there.
     """
     from nlpkit import report
-    from nlpkit.report import sweep
+    from nlpkit.report import records, sweep
     from nlpkit.train.log import Log
 
     if csv and (output is not None or common.json):
@@ -80,35 +80,27 @@ def command(
     histories = report.read(paths, may_be_empty=bool(folders))
     table = sweep.make_table(histories, sort)
     if csv:
-        from nlpkit.report import records
-
-        cells, columns = table.cells(), table.columns
-        text = records.write_csv(cells, columns) if folders else records.write_steps(histories)
-        sys.stdout.write(text)
+        as_table = records.write_csv(table.cells(), table.columns) if folders else ""
+        sys.stdout.write(as_table or records.write_steps(histories))
         return
-    with_steps = [history for history in histories if history.last_step]
     page = None
-    if with_steps:
-        page = str(report.write(paths, Path(output) if output is not None else None, with_steps))
+    if with_steps := [history for history in histories if history.last_step]:
+        page = str(report.write(paths, None if output is None else Path(output), with_steps))
     values: dict[str, Any] = {"report": page}
-    compared = _compared(paths, folders, table, log)
+    compared = _compare(paths, folders, table, log)
+    lines = [_describe(each) for each in compared]
+    values |= {"differences": compared} if compared else {}
     if folders:
         log.info(f"page: {page}" if page else "no page: no run has made a step")
-        values |= sweep.to_json(table)
-    if compared:
-        values["differences"] = compared
-    lines = [_sentence(each) for each in compared]
-    if not folders:
+        text = "\n\n".join([sweep.format_table(table), *(["\n".join(lines)] if lines else [])])
+        common.print_result(text, **{**sweep.to_json(table), **values})
+    else:
         for line in lines:
             log.info(line)
-        common.result(page or "", **values)
-        return
-    common.result(
-        "\n\n".join([sweep.format_table(table), *(["\n".join(lines)] if lines else [])]), **values
-    )
+        common.print_result(page or "", **values)
 
 
-def _compared(
+def _compare(
     paths: Sequence[Path], folders: Sequence[Path], table: "Table", log: "Log"
 ) -> list[dict[str, Any]]:
     """Return the differences of the figure of the table between directories, or between settings.
@@ -140,10 +132,10 @@ def _compared(
     left_out = sum(row.state != "finished" for rows in sides.values() for row in rows)
     if left_out:
         log.info(f"{left_out} not finished: left out of the differences")
-    return _as_json(sides, sweep.compare(sides, table.sort), table.sort)
+    return _to_json(sides, sweep.compare(sides, table.sort), table.sort)
 
 
-def _as_json(
+def _to_json(
     sides: Mapping[str, Sequence["Row"]], found: Mapping[str, Any], figure: str
 ) -> list[dict[str, Any]]:
     first = next(iter(sides))
@@ -164,7 +156,7 @@ def _as_json(
     ]
 
 
-def _sentence(found: Mapping[str, Any]) -> str:
+def _describe(found: Mapping[str, Any]) -> str:
     """Return a difference in words."""
     (one, other), (few, more) = found["means"], found["seeds"]
     head = (

@@ -31,14 +31,14 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     proofs: list[Proof] = []
     with catch_signals(exit_now) as stop:
         with selftest.bench(resolved, device=common.device, log=log, stop=stop) as bench:
-            log.info(_about(bench))
+            log.info(_describe(bench))
             for proof in selftest.prove(bench):
                 proofs.append(proof)
                 if not common.json:
-                    print(_line(proof), flush=True)
+                    print(_format_line(proof), flush=True)
         failed = [proof.name for proof in proofs if not proof.passed]
         if common.json:
-            common.result(
+            common.print_result(
                 "",
                 recipe=resolved.recipe.name,
                 passed=not failed,
@@ -56,7 +56,7 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
         log.info(f"all {len(proofs)} proofs hold ({seconds:.0f} s)")
 
 
-def _about(bench: "Bench") -> str:
+def _describe(bench: "Bench") -> str:
     shrunk = ", ".join(f"{name} {a} -> {b}" for name, (a, b) in bench.shrunk.items())
     return (
         f"proving {bench.run.part.family} on {bench.subject.device}, {bench.precision} where it "
@@ -66,6 +66,6 @@ def _about(bench: "Bench") -> str:
     )
 
 
-def _line(proof: "Proof") -> str:
+def _format_line(proof: "Proof") -> str:
     verdict = "ok  " if proof.passed else "FAIL"
     return f"{verdict}  {proof.name:<18} {proof.seconds:5.1f} s  {proof.figure}"

@@ -87,7 +87,7 @@ def command(
     results, answers = _score(checkpoint, found, metrics or found.metrics, shots, model, common)
     if rows.predictions is not None:
         write_rows(Path(rows.predictions), answers)
-    _print(results, _prompt(found, shots.shots), common)
+    _print(results, _build_prompt(found, shots.shots), common)
 
 
 def _score(
@@ -122,7 +122,7 @@ def _score(
 
         for seed in range(rows.seed, rows.seed + asked.seeds):
             shots.cut.clear()
-            answers = shots.answers(asked.shots, seed, progress)
+            answers = shots.answer(asked.shots, seed, progress)
             if shots.cut:
                 log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in shots.cut.items()))
             pairs = [(row["prediction"], row["target"]) for row in answers]
@@ -134,23 +134,23 @@ def _score(
 
 def _print(results: list[dict[str, Any]], prompt: dict[str, Any], common: Common) -> None:
     """Print the figures; of several seeds, their mean, median and deviation."""
-    from nlpkit.evaluate.held_out import table
+    from nlpkit.evaluate.held_out import format_table
     from nlpkit.runs import seeds
 
     last = results[-1]
     if len(results) == 1:
-        common.result(table(last), **last, prompt=prompt)
+        common.print_result(format_table(last), **last, prompt=prompt)
         return
     summary = seeds.summary([row["seed"] for row in results], [row["metrics"] for row in results])
     settings = {key: value for key, value in last.items() if key not in ("seed", "metrics")}
-    common.result(seeds.table(summary), **settings, **summary, prompt=prompt)
+    common.print_result(seeds.table(summary), **settings, **summary, prompt=prompt)
 
 
-def _prompt(rows: "Rows", shots: int) -> dict[str, Any]:
+def _build_prompt(rows: "Rows", shots: int) -> dict[str, Any]:
     """Return the first row's prompt as it is given to the model, and its answers."""
     row = rows.rows[0]
     return {
-        "text": rows.text(rows.examples(shots, rows.seed, 0), row),
+        "text": rows.write_prompt(rows.draw_examples(shots, rows.seed, 0), row),
         "answers": list(row.answers),
         "right": row.right,
         **rows.settings.model_dump(),
@@ -159,7 +159,7 @@ def _prompt(rows: "Rows", shots: int) -> dict[str, Any]:
 
 def _show(rows: "Rows", shots: int, common: Common) -> None:
     """Print the first row's prompt, and its answers, the right one marked."""
-    shown = _prompt(rows, shots)
+    shown = _build_prompt(rows, shots)
     answers = shown["answers"] or [shown["right"]]
     lines = [f"{'*' if each == shown['right'] else ' '} {each!r}" for each in answers]
-    common.result("\n".join([shown["text"], *lines]), **shown)
+    common.print_result("\n".join([shown["text"], *lines]), **shown)

@@ -3,7 +3,7 @@
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,7 @@ from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
+    from nlpkit.contracts.tokenizer import Tokenizer
     from nlpkit.recipe import Resolved
 
 _FIRST = 20
@@ -43,10 +44,8 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     A run whose directory holds a tokenizer/ uses that one. With init_from, the result is the
     tokenizer of that checkpoint, with more tokens.
     """
-    from nlpkit import registry
-    from nlpkit.checkpoints import files, tokenizer_files
+    from nlpkit.checkpoints import tokenizer_files
     from nlpkit.cli import exit_now
-    from nlpkit.runs import grow_vocabulary
     from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
@@ -61,17 +60,9 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")
-    start = resolved.recipe.init_from
     with catch_signals(exit_now) as stop, stop.abortable():
         texts = _Texts(resolved, stop.check)
-        if start is None:
-            module = registry.load("tokenizers", section.kind)
-            tokenizer = module.Tokenizer.train(texts, section.config)
-        else:
-            home = resolved.path(start)
-            old_kind, old = tokenizer_files.load((files.choose_checkpoint(home) or [home])[0])
-            settings = section.config.model_dump()
-            tokenizer = grow_vocabulary.grow(old, old_kind, section.kind, texts, settings)
+        tokenizer = _train(resolved, section.kind, section.config, texts)
     with name_path_in_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
         # A failed write must not leave an incomplete tokenizer.
@@ -81,7 +72,7 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     if not common.quiet:
         size = number_of(tokenizer.vocab_size, "tokens")
         print(f"tokenizer: {section.kind}, {size}, from {texts.summary}", file=sys.stderr)
-    common.result(
+    common.print_result(
         str(directory),
         path=str(directory),
         kind=section.kind,
@@ -89,6 +80,20 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
         documents=texts.counts.documents,
         bad=texts.counts.bad,
     )
+
+
+def _train(resolved: "Resolved", kind: str, config: Any, texts: Iterable[str]) -> "Tokenizer":
+    """Train a tokenizer, or grow that of the checkpoint on which the recipe starts."""
+    from nlpkit import registry
+    from nlpkit.checkpoints import files, tokenizer_files
+    from nlpkit.runs import grow_vocabulary
+
+    if resolved.recipe.init_from is None:
+        trained: Tokenizer = registry.load("tokenizers", kind).Tokenizer.train(texts, config)
+        return trained
+    home = resolved.path(resolved.recipe.init_from)
+    old_kind, old = tokenizer_files.load((files.choose_checkpoint(home) or [home])[0])
+    return grow_vocabulary.grow(old, old_kind, kind, texts, config.model_dump())
 
 
 class _Texts:
@@ -144,7 +149,7 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
         names = " or ".join(str(home / folder) for folder in source_and_target.FOLDERS)
         raise UsageError(f"{home}: has a tokenizer for sources and one for targets; name {names}")
     if text == "-":
-        text = _stdin()
+        text = _read_stdin()
     if text is None:
         _show_tokenizer(kind, tokenizer, common)
         return
@@ -152,10 +157,10 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
     tokens = [tokenizer.token(token_id) for token_id in ids]
     lines = [f"{token_id}\t{shown(tokenizer, token_id)}" for token_id in ids]
     if lines or common.json:
-        common.result("\n".join(lines), text=text, ids=ids, tokens=tokens)
+        common.print_result("\n".join(lines), text=text, ids=ids, tokens=tokens)
 
 
-def _stdin() -> str:
+def _read_stdin() -> str:
     if sys.stdin is None:
         raise UsageError("TEXT: '-' is stdin, but stdin is closed")
     raw = sys.stdin.buffer.read()
@@ -176,6 +181,6 @@ def _show_tokenizer(kind: str, tokenizer: Any, common: Common) -> None:
     ]
     lines = [f"kind\t{kind}", f"vocab_size\t{tokenizer.vocab_size}", *special]
     lines += [f"{token_id}\t{shown(tokenizer, token_id)}" for token_id in range(len(first))]
-    common.result(
+    common.print_result(
         "\n".join(lines), kind=kind, vocab_size=tokenizer.vocab_size, **ids, first_tokens=first
     )

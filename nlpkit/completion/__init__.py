@@ -31,14 +31,14 @@ def list_printed() -> Offers:
 
 def list_settings(ctx: Any, incomplete: str) -> Offers:
     """Return the settings of the recipe on the line, or values of a setting."""
-    from nlpkit.completion.settings import offers
+    from nlpkit.completion.settings import list_offers
 
     given = ctx.params
-    return list(offers(given.get("recipe"), given.get("overrides") or [], incomplete))
+    return list(list_offers(given.get("recipe"), given.get("overrides") or [], incomplete))
 
 
 def list_scores(incomplete: str) -> Offers:
     """Return the scores after those that are already typed."""
-    from nlpkit.completion.scores import names
+    from nlpkit.completion.scores import list_names
 
-    return list(names(incomplete, tools=False))
+    return list(list_names(incomplete, tools=False))

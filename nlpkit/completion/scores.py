@@ -10,14 +10,14 @@ from nlpkit.score import parsing
 _FIRST = [("--help", "show the help"), ("-m", "several metrics"), ("--metrics", "several metrics")]
 
 
-def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
+def list_offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
     """Yield the completions after `words` of `nlpkit score`, with descriptions."""
     if not words:
-        yield from _FIRST if typed.startswith("-") else names(typed, tools=True)
+        yield from _FIRST if typed.startswith("-") else list_names(typed, tools=True)
         return
     last = next((word for word in reversed(words) if word.startswith("-")), "")
     if last in ("-m", "--metrics") and not _is_tool(words[0]) and not typed.startswith("-"):
-        yield from names(typed, tools=False)
+        yield from list_names(typed, tools=False)
         return
     chosen, rest = parsing.split_metrics(words)
     modules = {name: parsing.load_score(name) for name in chosen}
@@ -31,15 +31,15 @@ def offers(words: list[str], typed: str) -> Iterator[tuple[str, str]]:
     )
     name, equals, _ = typed.partition("=")
     if name.startswith("--") and equals:
-        for choice in _choices(parser, [name]):
+        for choice in _list_choices(parser, [name]):
             yield f"{name}={choice}", ""
     elif typed.startswith("-"):
-        yield from _options(parser)
+        yield from _list_options(parser)
     else:
-        yield from ((choice, "") for choice in _choices(parser, rest[-1:]))
+        yield from ((choice, "") for choice in _list_choices(parser, rest[-1:]))
 
 
-def names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
+def list_names(typed: str, *, tools: bool) -> Iterator[tuple[str, str]]:
     """Yield the names of scores, each after the comma-separated names that are already typed."""
     before = typed.rpartition(",")[0]
     for name in registry.names(parsing.FOLDER):
@@ -53,14 +53,14 @@ def _is_tool(name: str) -> bool:
     return name in names and is_tool(parsing.load_score(name))
 
 
-def _options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:
+def _list_options(parser: parsing.Parser) -> Iterator[tuple[str, str]]:
     for action in parser._actions:
         if action.help != argparse.SUPPRESS:
             text = (action.help or "").replace("%%", "%")
             yield from ((name, text) for name in action.option_strings)
 
 
-def _choices(parser: parsing.Parser, words: list[str]) -> list[str]:
+def _list_choices(parser: parsing.Parser, words: list[str]) -> list[str]:
     """Return the choices of the option `words[0]`, if it has any."""
     action = parser._option_string_actions.get(words[0]) if words else None
     return [str(choice) for choice in (action.choices or ())] if action is not None else []

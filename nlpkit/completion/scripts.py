@@ -64,14 +64,14 @@ _FILES = {
 }
 
 
-def script(environment: Mapping[str, str]) -> str:
+def get_script(environment: Mapping[str, str]) -> str:
     """Return the script for the user's shell; raise `UsageError`."""
-    return _SCRIPTS[_shell(environment)]
+    return _SCRIPTS[_find_shell(environment)]
 
 
 def install(environment: Mapping[str, str]) -> Path:
     """Install the script for the user's shell, and return its path."""
-    shell = _shell(environment)
+    shell = _find_shell(environment)
     path, startup, line = _FILES[shell]
     home = Path.home()
     file = home / path
@@ -85,7 +85,7 @@ def install(environment: Mapping[str, str]) -> Path:
     return file
 
 
-def _shell(environment: Mapping[str, str]) -> str:
+def _find_shell(environment: Mapping[str, str]) -> str:
     name = os.path.basename(environment.get("SHELL", ""))
     if name not in _SCRIPTS:
         known = ", ".join(_SCRIPTS)

@@ -15,13 +15,13 @@ from nlpkit.train.settings import Optimizer
 Path = tuple[str | int, ...]
 
 
-def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple[str, str]]:
+def list_offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple[str, str]]:
     """Yield `section.` and `section.key=`, or values after the `=`, with descriptions.
 
     `name` is the recipe on the command line. If it is unreadable or missing, the settings of parts
     are unknown.
     """
-    document = _document(name)
+    document = _read_recipe(name)
     for order, override in enumerate(overrides, 1):
         apply(document, override, order)
     key, equals, _ = typed.partition("=")
@@ -29,10 +29,10 @@ def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple
     path: Path = tuple(int(step) if step.isdecimal() else step for step in inside)
     # Without the other sections, whose parts would be imported.
     data = {name: value for name, value in document.data.items() if [name] == inside[:1]}
-    known = sections.known(recipe.Recipe, data)
+    known = sections.list_settings(recipe.Recipe, data)
     fields = known.get(path, {})
     if equals:
-        yield from ((f"{key}={value}", "") for value in _values(path, last, fields))
+        yield from ((f"{key}={value}", "") for value in _list_values(path, last, fields))
         return
     before = "".join(f"{step}." for step in path)
     for setting, field in fields.items():
@@ -40,7 +40,7 @@ def offers(name: str | None, overrides: list[str], typed: str) -> Iterator[tuple
         yield f"{before}{setting}{'.' if has_more else '='}", field.description or ""
 
 
-def _document(name: str | None) -> Document:
+def _read_recipe(name: str | None) -> Document:
     """Return the recipe without validation; an empty one if it cannot be read."""
     document = yaml.read("{}", "")
     if name is not None:
@@ -54,7 +54,7 @@ def _document(name: str | None) -> Document:
     return document
 
 
-def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
+def _list_values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
     """Return the named values of a setting, if it has any."""
     if name == "optimizer" or (path[1:] == ("optimizer",) and name == Optimizer.KEY):
         return registry.names(Optimizer.FOLDER)
@@ -65,12 +65,12 @@ def _values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
         return list(recipe.packaged())
     if (*path, name) == ("attention", "backend"):
         return ["auto", *registry.names(sections.BACKENDS)]
-    return _named(fields[name].annotation) if name in fields else []
+    return _list_named(fields[name].annotation) if name in fields else []
 
 
-def _named(annotation: Any) -> list[str]:
+def _list_named(annotation: Any) -> list[str]:
     if annotation is bool:
         return ["true", "false"]
     if get_origin(annotation) is Literal:
         return [str(value) for value in get_args(annotation)]
-    return [value for inner in get_args(annotation) for value in _named(inner)]
+    return [value for inner in get_args(annotation) for value in _list_named(inner)]

@@ -69,14 +69,16 @@ def draw_alignments(
         source = prompt.source["source_ids"]
         written = [*answers[0].ids, *(objective.eos_token_ids[:1] if answers[0].ended else ())]
         read = np.concatenate([prompt.given["input_ids"], written[:-1]])
-        weights = _weights(opened.model, read, source, layer)
-        read_as = _shown(of_sources(opened.tokenizer), source.tolist())
-        panels.append(Alignment(weights.numpy(), read_as, _shown(opened.tokenizer, written)))
+        weights = _compute_weights(opened.model, read, source, layer)
+        read_as = _show(of_sources(opened.tokenizer), source.tolist())
+        panels.append(Alignment(weights.numpy(), read_as, _show(opened.tokenizer, written)))
     alignment_figure(panels, title, path)
 
 
 @torch.no_grad()
-def _weights(model: Aligned, read: np.ndarray, source: np.ndarray, layer: int | None) -> Tensor:
+def _compute_weights(
+    model: Aligned, read: np.ndarray, source: np.ndarray, layer: int | None
+) -> Tensor:
     """Return the weights (T, S) of one sequence."""
     assert isinstance(model, torch.nn.Module)
     device = next(model.parameters()).device
@@ -86,7 +88,7 @@ def _weights(model: Aligned, read: np.ndarray, source: np.ndarray, layer: int | 
     return weights.float().cpu()
 
 
-def _shown(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+def _show(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """Return tokens as text; parts of characters and special tokens as `shown` has them."""
     found = []
     for token in ids:

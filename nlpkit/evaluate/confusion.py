@@ -11,7 +11,7 @@ _MOST = 10  # of these errors
 _CORNER = "right \\ predicted"
 
 
-def classes(objective: Any) -> list[str]:
+def find_classes(objective: Any) -> list[str]:
     """Return the classes of a task that names one for each row; [] for other objectives.
 
     Tagging has classes, too, but names one for each word.
@@ -21,7 +21,7 @@ def classes(objective: Any) -> list[str]:
     return [] if of_words else labels or []
 
 
-def confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
+def count_confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
     """Return `labels` and `counts`, a row for each right class and a column for each predicted one.
 
     `answers` are pairs of the predicted and the right class.
@@ -33,7 +33,7 @@ def confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any
     return {"labels": list(labels), "counts": counts}
 
 
-def table(found: dict[str, Any]) -> str:
+def format_table(found: dict[str, Any]) -> str:
     """Return the table as text; of many classes, a line for each of the most frequent errors."""
     labels, counts = found["labels"], found["counts"]
     if len(labels) > _WIDEST:

@@ -99,9 +99,9 @@ class Evaluation:
     @property
     def classes(self) -> list[str]:
         """The classes of a task that names one for each row."""
-        return confusion.classes(self.opened.objective)
+        return confusion.find_classes(self.opened.objective)
 
-    def figures(
+    def evaluate(
         self,
         metrics: Sequence[str] | None,
         generation: Settings,
@@ -124,8 +124,8 @@ class Evaluation:
         own = getattr(self.opened.objective, "metrics", [])
         names = tuple(metrics or self.source.metrics or own)
         with self._autocast():
-            result = self._losses(log, stop)
-            pairs = self._answers(names, generation, log, stop, batch)
+            result = self._compute_losses(log, stop)
+            pairs = self._collect_answers(names, generation, log, stop, batch)
         if names:
             try:
                 scored = signed_scores(names, pairs, log.warn)
@@ -133,12 +133,12 @@ class Evaluation:
                 raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
             result["metrics"] = {name: value for name, (value, _) in scored.items()}
             if not self.held_out.predictions:
-                result["signatures"] = _signatures(scored, generation)
+                result["signatures"] = _sign(scored, generation)
         if self.classes and pairs:
-            result["confusion"] = confusion.confusion(self.classes, pairs)
+            result["confusion"] = confusion.count_confusion(self.classes, pairs)
         return result, [{"prediction": answer, "target": label} for answer, label in pairs]
 
-    def _losses(self, log: Log, stop: StopFlag) -> dict[str, Any]:
+    def _compute_losses(self, log: Log, stop: StopFlag) -> dict[str, Any]:
         """Return the figures of the loss, and what they are of."""
         opened = self.opened
         training = Training(opened.model, opened.objective)
@@ -164,7 +164,7 @@ class Evaluation:
             **({"losses": found["losses"]} if len(found["losses"]) > 1 else {}),
         }
 
-    def _answers(
+    def _collect_answers(
         self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
     ) -> list[Answer]:
         """Return the model's answer and the label of each row, in the order of the rows."""
@@ -202,15 +202,13 @@ class Evaluation:
         return list(zip(answers, labels, strict=True))
 
 
-def values(figures: Mapping[str, Any]) -> dict[str, float | None]:
+def select_values(figures: Mapping[str, Any]) -> dict[str, float | None]:
     """Return the losses and the scores among the figures, by name."""
     losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
     return losses | figures.get("losses", {}) | figures.get("metrics", {})
 
 
-def _signatures(
-    scored: Mapping[str, tuple[float | None, str]], generation: Settings
-) -> dict[str, str]:
+def _sign(scored: Mapping[str, tuple[float | None, str]], generation: Settings) -> dict[str, str]:
     """Return what decides the scores of generated answers: their settings, and the decoding."""
     found = {name: signature for name, (_, signature) in scored.items() if signature}
     decoding = [f"beam:{generation.beam}"]
@@ -221,7 +219,7 @@ def _signatures(
     return found | {"generation": "|".join(decoding)}
 
 
-def table(figures: dict[str, Any]) -> str:
+def format_table(figures: dict[str, Any]) -> str:
     """Return the figures as text, one line of name and value for each, and the confusion table."""
     rows: list[tuple[str, str]] = []
     for name, value in figures.items():
@@ -230,17 +228,17 @@ def table(figures: dict[str, Any]) -> str:
         if name == "signatures":
             rows += [(f"{key}.signature", text) for key, text in value.items()]
         elif isinstance(value, dict):
-            rows += [(key, _shown(figure)) for key, figure in value.items()]
+            rows += [(key, _format(figure)) for key, figure in value.items()]
         else:
-            rows.append((name, _shown(value)))
+            rows.append((name, _format(value)))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:{width}}  {value}" for name, value in rows]
     if "confusion" in figures:
-        lines += ["", confusion.table(figures["confusion"])]
+        lines += ["", confusion.format_table(figures["confusion"])]
     return "\n".join(lines)
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if value is None:
         return "undefined"
     return f"{value:.4f}" if isinstance(value, float) else str(value)

@@ -41,7 +41,7 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.ids)
 
-    def key(self) -> bytes:
+    def make_key(self) -> bytes:
         """Return what two texts share if they have the same log-probabilities."""
         return b"%d %d " % (self.given, len(self.ids)) + self.ids.tobytes() + self.words.tobytes()
 
@@ -63,7 +63,7 @@ class Likelihood:
             UsageError: the objective does not score text, or not by this method.
         """
         self.opened, self.tokens_per_batch = opened, tokens_per_batch
-        self.objective = _scoring(opened.objective)
+        self.objective = _find_scoring(opened.objective)
         methods = self.objective.scoring_methods
         default = self.objective.answer_method if of_answers else methods[0]
         self.method = method or default
@@ -94,7 +94,7 @@ class Likelihood:
             result.append(Encoded(tokens, words, offsets, unknown=unknown))
         return result
 
-    def log_probs(
+    def compute_log_probs(
         self, texts: Sequence[Encoded], done: Callable[[int], None] = lambda count: None
     ) -> list[np.ndarray]:
         """Return the log-probability of each token of each text, (T,) float64.
@@ -106,21 +106,19 @@ class Likelihood:
             DivergedError: a log-probability is not finite.
         """
         found: dict[bytes, np.ndarray] = {}
-        for keys, part, read in self._windows(texts):
-            found |= dict(zip(keys, self._scored(part), strict=True))
+        for keys, part, read in self._group(texts):
+            found |= dict(zip(keys, self._score_window(part), strict=True))
             done(read)
-        return [found[text.key()] for text in texts]
+        return [found[text.make_key()] for text in texts]
 
-    def _windows(
-        self, texts: Sequence[Encoded]
-    ) -> Iterator[tuple[list[bytes], list["_Text"], int]]:
+    def _group(self, texts: Sequence[Encoded]) -> Iterator[tuple[list[bytes], list["_Text"], int]]:
         """Yield different texts with their inputs, about `_AT_ONCE` batches, and the texts read."""
         seen: set[bytes] = set()
         keys: list[bytes] = []
         window: list[_Text] = []
         tokens = 0
         for read, text in enumerate(texts, 1):
-            key = text.key()
+            key = text.make_key()
             if key in seen:
                 continue
             seen.add(key)
@@ -134,10 +132,10 @@ class Likelihood:
         if window:
             yield keys, window, len(texts)
 
-    def _scored(self, window: Sequence["_Text"]) -> list[np.ndarray]:
+    def _score_window(self, window: Sequence["_Text"]) -> list[np.ndarray]:
         """Return the log-probabilities (T,) of each text of a window."""
         sequences = _Sequences(window)
-        values = np.concatenate([np.zeros(0), *self._losses(sequences)])
+        values = np.concatenate([np.zeros(0), *self._compute_losses(sequences)])
         result = [np.full(len(each.text.ids), np.nan) for each in window]
         if not np.isfinite(values).all():
             raise DivergedError(f"{self.opened.path}: a log-probability is not finite")
@@ -148,22 +146,22 @@ class Likelihood:
             scores[sequences.token[own]] = -values[own]
         return result
 
-    def _losses(self, sequences: "_Sequences") -> Iterator[np.ndarray]:
+    def _compute_losses(self, sequences: "_Sequences") -> Iterator[np.ndarray]:
         """Yield the losses of the targets of each batch, in the order of the sequences."""
         opened = self.opened
         names = [name for name in opened.objective.inputs if name != "progress"]
         progress = float(opened.notes.get("progress", 1.0))
-        for start, stop in sequences.batches(self.tokens_per_batch):
-            fields, lengths, index, ids = sequences.batch(start, stop, names)
-            given = {name: self._tensor(array) for name, array in fields.items()}
+        for start, stop in sequences.plan_batches(self.tokens_per_batch):
+            fields, lengths, index, ids = sequences.make_batch(start, stop, names)
+            given = {name: self._to_tensor(array) for name, array in fields.items()}
             batch = Batch(given, lengths, progress=progress)
-            rows, targets = self._tensor(index), self._tensor(ids)
+            rows, targets = self._to_tensor(index), self._to_tensor(ids)
             with torch.no_grad():
                 hidden = forward(opened.objective, opened.model, batch, rows)
                 _, losses = opened.model.token_loss(hidden, rows, targets)
             yield losses.double().cpu().numpy()
 
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
+    def _to_tensor(self, array: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(array).to(self._device)
 
 
@@ -207,7 +205,7 @@ class _Sequences:
         self.rows = np.concatenate([nothing, *rows])[by_place]
         self.ids = np.concatenate([nothing, *ids])[by_place]
 
-    def batches(self, budget: int) -> Iterator[tuple[int, int]]:
+    def plan_batches(self, budget: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the last sequence (exclusive) of each batch of `budget` tokens."""
         ends = np.cumsum(self.lengths)
         start = 0
@@ -217,7 +215,7 @@ class _Sequences:
             yield start, stop
             start = stop
 
-    def batch(
+    def make_batch(
         self, start: int, stop: int, names: Sequence[str]
     ) -> tuple[dict[str, np.ndarray], tuple[int, ...], np.ndarray, np.ndarray]:
         """Return inputs (N,) and lengths of a batch, the rows (M,) of its targets, and their ids.
@@ -236,7 +234,7 @@ class _Sequences:
         return fields, tuple(lengths.tolist()), index, self.ids[own]
 
 
-def _scoring(objective: Objective) -> Scoring:
+def _find_scoring(objective: Objective) -> Scoring:
     """Return the objective, or the first of a list or mixture, that scores text.
 
     Raises:

@@ -72,15 +72,15 @@ def score(
             f"{number_of(unknown, 'unknown tokens')} in {total:,} of "
             f"{number_of(len(encoded), 'sentences')}, {what}"
         )
-    return Scores(encoded, likelihood.log_probs(encoded, done))
+    return Scores(encoded, likelihood.compute_log_probs(encoded, done))
 
 
-def both(pairs: Sequence[Pair]) -> list[Sentence]:
+def list_sentences(pairs: Sequence[Pair]) -> list[Sentence]:
     """Return the sentences of the pairs, each good one before its bad one."""
     return [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
 
 
-def figures(
+def compute_figures(
     pairs: Sequence[Pair], scores: Scores, warn: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the accuracy by paradigm and in all, and the scores of each pair.
@@ -115,9 +115,9 @@ def figures(
     for number, pair in enumerate(pairs):
         groups.setdefault(pair.paradigm, []).append(number)
     result = {
-        **_figures(credit),
+        **_summarize(credit),
         "identical": identical,
-        "paradigms": {name: _figures(credit[numbers]) for name, numbers in groups.items()},
+        "paradigms": {name: _summarize(credit[numbers]) for name, numbers in groups.items()},
     }
     rows = [
         {
@@ -130,7 +130,7 @@ def figures(
     return result, rows
 
 
-def _figures(credit: np.ndarray) -> dict[str, Any]:
+def _summarize(credit: np.ndarray) -> dict[str, Any]:
     """Return the figures of the pairs whose credit (P,) is 1, 0.5 (a tie) or 0."""
     rows = np.stack([credit, np.ones(len(credit))], axis=1)
     _, half_width = confidence_interval(rows, lambda sums: sums[0] / sums[1])
@@ -142,7 +142,7 @@ def _figures(credit: np.ndarray) -> dict[str, Any]:
     }
 
 
-def table(result: dict[str, Any]) -> str:
+def format_table(result: dict[str, Any]) -> str:
     """Return a line for each paradigm and one for all pairs, below a line with the names."""
     lines = [["paradigm", "pairs", "accuracy", "± 95%", "ties"]]
     for name, row in [*result["paradigms"].items(), (ALL, result)]:

@@ -49,7 +49,7 @@ class Rows:
     rows: list[Shown]
     train: list[Shown]  # empty if no examples are needed
 
-    def examples(self, shots: int, seed: int, number: int) -> list[Shown]:
+    def draw_examples(self, shots: int, seed: int, number: int) -> list[Shown]:
         """Return the examples of a row: training rows, but never the row itself."""
         if not shots:
             return []
@@ -59,7 +59,7 @@ class Rows:
         others = [self.train[index] for index in drawn.tolist()]
         return [each for each in others if (each.prompt, each.right) != own][:shots]
 
-    def text(self, examples: Sequence[Shown], row: Shown) -> str:
+    def write_prompt(self, examples: Sequence[Shown], row: Shown) -> str:
         """Return the prompt of a row behind its examples."""
         parts = [each.prompt + each.right for each in examples]
         return str(self.settings.separator).join([*parts, row.prompt])
@@ -75,7 +75,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     """
     resolved = recipe.load(name, overrides)
     first = resolved.recipe.objective[0]
-    task = _task(name, first.name)
+    task = _load_task(name, first.name)
     data = resolved.recipe.data
     if not files and not data.valid and not data.valid_fraction:
         raise UsageError(f"{name} names no held-out data; name them: --data FILE")
@@ -92,7 +92,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     labelled = hasattr(first.config, "labels") and first.config.labels is None
     known = read(train, part) if shots or labelled else []
     config = task.complete(first.config, known)
-    settings = _settings(resolved.recipe.eval.prompt, task, config)
+    settings = _complete_settings(resolved.recipe.eval.prompt, task, config)
     if files:
         chosen = DataConfig.model_validate(
             {**data.model_dump(exclude={"valid", "valid_fraction"}), "train": list(files)}
@@ -110,12 +110,12 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         resolved.recipe.seed,
         metrics,
         settings,
-        _all_shown(rows, task, config, settings),
-        _all_shown(known, task, config, settings) if shots else [],
+        _show_all(rows, task, config, settings),
+        _show_all(known, task, config, settings) if shots else [],
     )
 
 
-def _task(recipe_name: str, name: str) -> Prompted:
+def _load_task(recipe_name: str, name: str) -> Prompted:
     """Return the class of a task; raise `UsageError` if its rows cannot be prompts."""
     task = registry.load("objectives", name).Objective
     if not (issubclass(task, Task) and isinstance(task, Prompted)):
@@ -123,7 +123,7 @@ def _task(recipe_name: str, name: str) -> Prompted:
     return task
 
 
-def _settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
+def _complete_settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
     """Return the recipe's settings, the task's where it has none.
 
     Raises:
@@ -143,16 +143,16 @@ def _settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
     )
 
 
-def _all_shown(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt) -> list[Shown]:
+def _show_all(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt) -> list[Shown]:
     """Return the rows as text, but for those that the task leaves out."""
     found = []
     for row in rows:
         with suppress(LeftOut):
-            found.append(_shown(row, task, config, settings))
+            found.append(_show(row, task, config, settings))
     return found
 
 
-def _shown(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
+def _show(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
     """Return a row as text; raise `DataError` if a value is wrong."""
     place = f"{row.file}:{row.line}"
     try:
@@ -184,12 +184,12 @@ def fill(text: str, row: Row) -> str:
         RowError: the row has no such column, or it holds neither text nor a number.
     """
     try:
-        return template.fill(text, row.values, _written)
+        return template.fill(text, row.values, _to_text)
     except RowError as error:
         raise RowError(f"eval.prompt.template: {error.what}") from error
 
 
-def _written(content: object, column: str) -> str:
+def _to_text(content: object, column: str) -> str:
     """Return a value as text; a number as it is in the row, also 2.0."""
     if isinstance(content, bool) or not isinstance(content, (str, int, float)):
         raise RowError(f'"{column}" is neither text nor a number')

@@ -44,7 +44,7 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
         DataError: `file:line: what` is wrong with a row, or there are no pairs.
         FileError: there is no such file.
     """
-    config = DataConfig.model_validate({"train": [_expanded(name) for name in files]})
+    config = DataConfig.model_validate({"train": [_expand(name) for name in files]})
     inputs, _ = find_inputs(config, None, cache_directory(None, None, lambda _: None))
     pairs = []
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
@@ -90,7 +90,7 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
     return found
 
 
-def _expanded(name: str) -> dict[str, list[str]]:
+def _expand(name: str) -> dict[str, list[str]]:
     """Return the source for a file, a glob, or the jsonl files of a directory."""
     folder = user_path(name)
     if not folder.is_dir():

@@ -57,7 +57,7 @@ class Shots:
                 opened, method, of_answers=True, tokens_per_batch=tokens_per_batch
             )
 
-    def answers(self, shots: int, seed: int, progress: Progress) -> list[dict[str, Any]]:
+    def answer(self, shots: int, seed: int, progress: Progress) -> list[dict[str, Any]]:
         """Return, for each row, `prediction`, `target`, and the scores of its answers.
 
         `progress` is called with the number of rows that are done and of all rows.
@@ -66,9 +66,9 @@ class Shots:
             DataError: an answer has no tokens, or nothing stands before it.
         """
         if self.writer is not None:
-            return self._written(self.writer, shots, seed, progress)
+            return self._write(self.writer, shots, seed, progress)
         assert self.likelihood is not None
-        return self._chosen(self.likelihood, shots, seed, progress)
+        return self._choose(self.likelihood, shots, seed, progress)
 
     def describe(self) -> dict[str, str]:
         """Return by which method the rows are answered."""
@@ -77,7 +77,7 @@ class Shots:
         kind = self.rows.settings.option_score
         return {"method": self.likelihood.method, "option_score": kind}
 
-    def _prompts(
+    def _make_prompts(
         self,
         shots: int,
         seed: int,
@@ -86,21 +86,21 @@ class Shots:
     ) -> list[tuple[str, Text]]:
         """Return the prompts and their tokens, with fewer examples where they are too long."""
         rows = self.rows
-        drawn = [rows.examples(shots, seed, number) for number in range(len(rows.rows))]
-        texts = [rows.text(each, row) for each, row in zip(drawn, rows.rows, strict=True)]
+        drawn = [rows.draw_examples(shots, seed, number) for number in range(len(rows.rows))]
+        texts = [rows.write_prompt(each, row) for each, row in zip(drawn, rows.rows, strict=True)]
         encoded = encode(texts)
         for number, row in enumerate(rows.rows):
             while drawn[number] and len(encoded[number]) > limits[number]:
                 del drawn[number][0]
                 self.cut["examples that did not fit"] += 1
-                texts[number] = rows.text(drawn[number], row)
+                texts[number] = rows.write_prompt(drawn[number], row)
                 (encoded[number],) = encode([texts[number]])
             if (over := len(encoded[number]) - limits[number]) > 0:
                 self.cut["prompts cut"] += 1
                 self.cut["tokens cut from prompts"] += over
         return list(zip(texts, encoded, strict=True))
 
-    def _chosen(
+    def _choose(
         self, likelihood: Likelihood, shots: int, seed: int, progress: Progress
     ) -> list[dict[str, Any]]:
         rows = self.rows.rows
@@ -110,22 +110,26 @@ class Shots:
             likelihood.objective.max_text - max(len(answers[each]) for each in row.answers)
             for row in rows
         ]
-        prompts = self._prompts(shots, seed, limits, likelihood.encode)
+        prompts = self._make_prompts(shots, seed, limits, likelihood.encode)
         framed = [
-            [_joined(prompt, answers[answer], room, row) for answer in row.answers]
+            [_join(prompt, answers[answer], room, row) for answer in row.answers]
             for (_, prompt), row, room in zip(prompts, rows, limits, strict=True)
         ]
         flat = [text for texts in framed for text in texts]
         total = len(rows)
         values = iter(
-            likelihood.log_probs(flat, lambda done: progress(done * total // len(flat), total))
+            likelihood.compute_log_probs(
+                flat, lambda done: progress(done * total // len(flat), total)
+            )
         )
-        neutral = self._neutral(likelihood, answers)
+        neutral = self._score_neutral(likelihood, answers)
         kind = self.rows.settings.option_score
         found = []
         for row, each in zip(rows, framed, strict=True):
             scores = [
-                _score(_known(next(values)[text.given :], row), neutral.get(answer, 0.0), kind)
+                _score(
+                    _check_known(next(values)[text.given :], row), neutral.get(answer, 0.0), kind
+                )
                 for answer, text in zip(row.answers, each, strict=True)
             ]
             name = row.names[scores.index(max(scores))]
@@ -134,14 +138,16 @@ class Shots:
             )
         return found
 
-    def _neutral(self, likelihood: Likelihood, answers: dict[str, Encoded]) -> dict[str, float]:
+    def _score_neutral(
+        self, likelihood: Likelihood, answers: dict[str, Encoded]
+    ) -> dict[str, float]:
         """Return the log-probability of each answer behind the neutral prompt, if it is needed."""
         if self.rows.settings.option_score != "neutral":
             return {}
         (prompt,) = likelihood.encode([str(self.rows.settings.neutral)])
-        framed = [_framed(prompt, answer) for answer in answers.values()]
+        framed = [_frame(prompt, answer) for answer in answers.values()]
         sums = {}
-        scored = likelihood.log_probs(framed)
+        scored = likelihood.compute_log_probs(framed)
         for text, log_probs, answer in zip(framed, scored, answers, strict=True):
             own = log_probs[text.given :]
             if np.isnan(own).any():
@@ -152,13 +158,13 @@ class Shots:
             sums[answer] = float(own.sum())
         return sums
 
-    def _written(
+    def _write(
         self, writer: Writer, shots: int, seed: int, progress: Progress
     ) -> list[dict[str, Any]]:
         rows = self.rows.rows
         room = writer.objective.max_length - writer.max_new_tokens - 1
         encode = self.opened.tokenizer.encode_batch
-        prompts = self._prompts(shots, seed, [room] * len(rows), encode)
+        prompts = self._make_prompts(shots, seed, [room] * len(rows), encode)
         found = []
         for row, written in zip(
             rows, writer.write([text for text, _ in prompts], scores=False), strict=True
@@ -169,7 +175,7 @@ class Shots:
         return found
 
 
-def _joined(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
+def _join(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
     """Return the last `room` tokens of a prompt, and an answer."""
     if not len(answer.ids):
         raise DataError(f"{row.place}: an answer has no tokens that the model knows")
@@ -178,10 +184,10 @@ def _joined(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
             f"{row.place}: the answer is {number_of(-room, 'tokens')} too long for the model"
         )
     first = max(len(prompt.ids) - room, 0)
-    return _framed(Encoded(prompt.ids[first:], prompt.words[first:], []), answer)
+    return _frame(Encoded(prompt.ids[first:], prompt.words[first:], []), answer)
 
 
-def _framed(prompt: Encoded, answer: Encoded) -> Encoded:
+def _frame(prompt: Encoded, answer: Encoded) -> Encoded:
     """Return prompt and answer as one text, of which the answer is scored."""
     behind = int(prompt.words.max(initial=0)) + 1  # an answer begins a word
     ids = np.concatenate([prompt.ids, answer.ids])
@@ -189,7 +195,7 @@ def _framed(prompt: Encoded, answer: Encoded) -> Encoded:
     return Encoded(ids, words, [], given=len(prompt.ids))
 
 
-def _known(log_probs: np.ndarray, row: Shown) -> np.ndarray:
+def _check_known(log_probs: np.ndarray, row: Shown) -> np.ndarray:
     """Return the values; raise `DataError` if the first token had no context."""
     if np.isnan(log_probs).any():
         raise DataError(f"{row.place}: an empty prompt, and this model has no token before a text")

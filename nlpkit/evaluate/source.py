@@ -54,12 +54,12 @@ def find_data(
         UsageError: the checkpoint belongs to no run, or its recipe names no held-out data.
     """
     recipe_path = opened.path.parent.parent / RECIPE
-    resolved = recipe_of_run(recipe_path) if recipe_path.is_file() else None
+    resolved = load_run_recipe(recipe_path) if recipe_path.is_file() else None
     base = resolved.base if resolved else Path.cwd()
     settings: dict[str, Any] = {}
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
-    settings["train"] = _sources(files, settings.get("format", "auto"))
+    settings["train"] = _make_sources(files, settings.get("format", "auto"))
     if "-" in files and is_task(opened.objective) and settings.get("format", "auto") == "auto":
         # stdin has no file name ending; the default format of rows is jsonl.
         rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
@@ -75,7 +75,7 @@ def find_data(
             raise UsageError(f"{recipe_path} names no held-out data; name them: --data FILE")
         part = "all" if data.valid else "valid"
         entries = [entry.model_dump() for entry in data.valid or data.train]
-        settings["train"] = _files_of_run(recipe_path.parent, base, entries, data, log, callbacks)
+        settings["train"] = _find_files(recipe_path.parent, base, entries, data, log, callbacks)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = DataConfig.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
@@ -95,7 +95,7 @@ def find_data(
     return Source(inputs, config, part, cache, resolved.recipe.seed, scored.metrics, generation)
 
 
-def _files_of_run(
+def _find_files(
     run: Path,
     base: Path,
     entries: list[dict[str, Any]],
@@ -118,7 +118,7 @@ def _files_of_run(
     return [entry | by_file | files for entry, files in zip(entries, sources, strict=True)]
 
 
-def _sources(files: Sequence[str], form: str) -> list[Any]:
+def _make_sources(files: Sequence[str], form: str) -> list[Any]:
     """Return a source for each file, or for each pair of source and target files.
 
     With `auto` the ending of the file name determines the format.
@@ -132,15 +132,15 @@ def _sources(files: Sequence[str], form: str) -> list[Any]:
     return sources
 
 
-def recipe_of_run(path: Path) -> recipe.Resolved:
+def load_run_recipe(path: Path) -> recipe.Resolved:
     """Return the recipe of a run; the names of its parts are checked before their import."""
     data = yaml.read(path.read_bytes(), str(path)).data
-    for name in _part_names(data):
+    for name in _list_part_names(data):
         registry.check_named_by(path, name, "run nlpkit where it lies")
     return recipe.load(str(path))
 
 
-def _part_names(data: Any) -> Iterator[str]:
+def _list_part_names(data: Any) -> Iterator[str]:
     """Yield the names of all parts in a recipe, which may be malformed."""
     parts = (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention, Optimizer)
     keys = {part.KEY for part in parts} | {"optimizer"}

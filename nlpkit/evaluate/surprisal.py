@@ -44,7 +44,7 @@ def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> dict[str
         file.write("\t".join(COLUMNS) + "\n")
         for sentence, text, values in zip(sentences, scores.encoded, scores.log_probs, strict=True):
             number = dict.fromkeys(sums, 0)
-            for unit, start, stop, value in rows(sentence.text, text, -values):
+            for unit, start, stop, value in compute_rows(sentence.text, text, -values):
                 number[unit] += 1
                 known = math.isfinite(value)
                 sums[unit] += value if known else 0.0
@@ -58,15 +58,15 @@ def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> dict[str
     }
 
 
-def rows(text: str, encoded: "Encoded", surprisal: np.ndarray) -> Iterator[Row]:
+def compute_rows(text: str, encoded: "Encoded", surprisal: np.ndarray) -> Iterator[Row]:
     """Yield the rows of a sentence: itself, its words, its tokens (T,), its characters."""
-    yield "sentence", 0, len(text), _sum(surprisal)
-    starts = _words(text)
-    owner = np.array([_owner(text, starts, each) for each in encoded.offsets], np.int64)
+    yield "sentence", 0, len(text), _sum_known(surprisal)
+    starts = _find_words(text)
+    owner = np.array([_find_word(text, starts, each) for each in encoded.offsets], np.int64)
     for number, start in enumerate(starts):
         stop = starts[number + 1] if number + 1 < len(starts) else len(text)
         stop = start + len(text[start:stop].rstrip())
-        yield "word", start, stop, _sum(surprisal[owner == number])
+        yield "word", start, stop, _sum_known(surprisal[owner == number])
     for (start, stop), value in zip(encoded.offsets, surprisal.tolist(), strict=True):
         yield "token", start, stop, value
     characters = np.full(len(text), np.nan)
@@ -79,13 +79,13 @@ def rows(text: str, encoded: "Encoded", surprisal: np.ndarray) -> Iterator[Row]:
         yield "character", index, index + 1, value
 
 
-def _sum(values: np.ndarray) -> float:
+def _sum_known(values: np.ndarray) -> float:
     """Return the sum of the values that are known; NaN if none is."""
     known = values[~np.isnan(values)]
     return math.fsum(known.tolist()) if len(known) else math.nan
 
 
-def _words(text: str) -> list[int]:
+def _find_words(text: str) -> list[int]:
     """Return the first character of each word: behind white space, or where jieba cuts."""
     return [
         start
@@ -97,7 +97,7 @@ def _words(text: str) -> list[int]:
     ]
 
 
-def _owner(text: str, starts: Sequence[int], characters: tuple[int, int]) -> int:
+def _find_word(text: str, starts: Sequence[int], characters: tuple[int, int]) -> int:
     """Return the number of the word that a token belongs to."""
     start, stop = characters
     while start < stop and text[start].isspace():
@@ -105,7 +105,7 @@ def _owner(text: str, starts: Sequence[int], characters: tuple[int, int]) -> int
     return max(int(np.searchsorted(starts, start, side="right")) - 1, 0)
 
 
-def table(means: dict[str, Any]) -> str:
+def format_table(means: dict[str, Any]) -> str:
     """Return a line for each unit: name, number, mean."""
     rows = [["unit", "count", "mean surprisal"]] + [
         [unit, str(row["count"]), "undefined" if row["mean"] is None else f"{row['mean']:.4f}"]

@@ -50,8 +50,7 @@ def generate(
         raise ValueError(f"beam: {settings.beam} is too many for {model.vocab_size} tokens")
     engine = _Engine(model, settings, rules, scores or settings.nbest > 1)
     source = enumerate(prompts)
-    # Prompts are computed several at a time, because single prompts cost more.
-    min_free = max(batch // 4, 1)
+    min_free = max(batch // 4, 1)  # single prompts cost more than several at a time
     finished: dict[int, list[Answer]] = {}
     copies = settings.nbest if settings.samples else 1
     left: dict[int, int] = {}  # requests of an input that are not finished yet

@@ -54,15 +54,15 @@ def candidates(logits: Tensor, top_k: int | None, top_p: float | None) -> tuple[
         return logits.topk(min(top_k or size, size))
     if top_k is not None:
         values, tokens = logits.topk(min(top_k, size))
-        return _nucleus(values, values.logsumexp(-1, keepdim=True), top_p), tokens
+        return _keep_nucleus(values, values.logsumexp(-1, keepdim=True), top_p), tokens
     total = logits.logsumexp(-1, keepdim=True)
     values, tokens = logits.topk(min(_SORTED_FIRST, size))
     if bool(((values - total).exp().sum(-1) < top_p).any()):
         values, tokens = logits.sort(descending=True)
-    return _nucleus(values, total, top_p), tokens
+    return _keep_nucleus(values, total, top_p), tokens
 
 
-def _nucleus(values: Tensor, total: Tensor, top_p: float) -> Tensor:
+def _keep_nucleus(values: Tensor, total: Tensor, top_p: float) -> Tensor:
     """Return sorted `values` with -inf after the first whose cumulative share reaches `top_p`."""
     share = (values - total).exp()
     before = share.cumsum(-1) - share

@@ -74,13 +74,13 @@ class Writer:
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.settings = settings
         self.reads_source = isinstance(objective, ReadsSource)
-        self.max_new_tokens = _new_tokens(settings, objective)
+        self.max_new_tokens = _choose_new_tokens(settings, objective)
         stops = self._stops if settings.stop else None
         self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), stops)
         if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
             raise UsageError(f"beam: {settings.beam} is too many for {tokenizer.vocab_size} tokens")
         self.counts: Counter[str] = Counter()
-        self._blank = _blank_pattern(settings.blank) if isinstance(objective, Filling) else None
+        self._blank = _compile_blank(settings.blank) if isinstance(objective, Filling) else None
 
     def write(
         self,
@@ -95,7 +95,7 @@ class Writer:
 
         def prompts() -> Iterator[Prompt | None]:
             for text in texts:
-                jobs.append(self._job(text))
+                jobs.append(self._make_job(text))
                 yield jobs[-1].prompt
 
         answered = generate(
@@ -110,11 +110,11 @@ class Writer:
         for answers in answered:
             job = jobs.popleft()
             self.counts["inputs"] += 1
-            outputs = [self._output(job, answer) for answer in answers]
+            outputs = [self._make_output(job, answer) for answer in answers]
             self.counts["tokens"] += sum(output.tokens for output in outputs)
             yield Written(job.text, outputs, job.problem)
 
-    def _job(self, text: str) -> _Job:
+    def _make_job(self, text: str) -> _Job:
         """Return the text with its prompt, or with the reason why there is none."""
         parts, blanks = [text], []
         if self._blank is not None:
@@ -122,7 +122,7 @@ class Writer:
             parts, blanks = pieces[::2], [int(number or 1) for number in pieces[1::2]]
         reads = self.objective
         encode = reads.encode_input if isinstance(reads, ReadsSource) else self.tokenizer.encode
-        ids = [self._known(encode(part)) for part in parts]
+        ids = [self._drop_unknown(encode(part)) for part in parts]
         try:
             if blanks:
                 assert isinstance(self.objective, Filling)
@@ -136,7 +136,7 @@ class Writer:
         self.counts["cut tokens"] += prompt.cut
         return _Job(text, parts, blanks, prompt)
 
-    def _known(self, ids: list[int]) -> list[int]:
+    def _drop_unknown(self, ids: list[int]) -> list[int]:
         """Return `ids`, without unknown tokens if the model was trained without them."""
         if not self.objective.drop_unknown:
             return ids
@@ -144,7 +144,7 @@ class Writer:
         self.counts["unknown tokens"] += len(ids) - len(known)
         return known
 
-    def _output(self, job: _Job, answer: Answer) -> Output:
+    def _make_output(self, job: _Job, answer: Answer) -> Output:
         assert job.prompt is not None
         if job.blanks:
             fills = iter(answer.ids)
@@ -155,12 +155,12 @@ class Writer:
             if isinstance(self.objective, DecodesOutput):
                 text = self.objective.decode_output(answer.ids)
             else:
-                text = self._continuation(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
+                text = self._decode_after(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
             ends = [text.find(stop) for stop in self.settings.stop if stop in text]
             text = text[: min(ends, default=None)]
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
 
-    def _continuation(self, before: list[int], ids: list[int]) -> str:
+    def _decode_after(self, before: list[int], ids: list[int]) -> str:
         """Return the text of `ids` after the tokens `before`, also its leading space."""
         start, text = self.tokenizer.decode(before), self.tokenizer.decode(before + ids)
         return text[len(start) :] if text.startswith(start) else self.tokenizer.decode(ids)
@@ -173,7 +173,7 @@ class Writer:
         return any(stop in text for stop in self.settings.stop)
 
 
-def _new_tokens(settings: Settings, objective: Generative) -> int:
+def _choose_new_tokens(settings: Settings, objective: Generative) -> int:
     """Return the most tokens to add; raise `UsageError` if a setting is too large."""
     if isinstance(objective, ReadsSource):
         limit = objective.max_new_tokens
@@ -185,13 +185,13 @@ def _new_tokens(settings: Settings, objective: Generative) -> int:
     if not settings.min_new_tokens <= new <= limit:
         which = "max" if new > limit else "min"
         raise UsageError(
-            f"{which}_new_tokens: {max(new, settings.min_new_tokens)} is too many; {rule}"
+            f"{which}_choose_new_tokens: {max(new, settings.min_new_tokens)} is too many; {rule}"
             + (f", and {new} are to be added" if which == "min" else "")
         )
     return new
 
 
-def _blank_pattern(marker: str) -> re.Pattern[str]:
+def _compile_blank(marker: str) -> re.Pattern[str]:
     """Return a pattern for `marker`; if it ends in a bracket, a number may follow: `<blank:5>`."""
     number = r"(?::([1-9]\d{0,3}))?"
     if marker[-1] in ">])}":

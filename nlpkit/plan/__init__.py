@@ -53,7 +53,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: boo
         checks.check_backend(resolved, part, where)
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, log.reading)
     data = build.build_data(resolved, part, run_path, callbacks)
-    resolved = _fitted(resolved, run_path, part, data, where, log, measure)
+    resolved = _fit_memory(resolved, run_path, part, data, where, log, measure)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
     found = planned.plan(resolved, settings, part, data, where)
     if note := long_warmup(found.settings):
@@ -64,7 +64,7 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: boo
     return plan
 
 
-def _fitted(
+def _fit_memory(
     resolved: Resolved,
     run_path: Path,
     part: ModelPart,
@@ -109,10 +109,10 @@ def describe(plan: Plan) -> dict[str, Any]:
     vocab_size = data.vocab_size
     return {
         "data": {
-            "train": _corpus(data.train) | {"examples": len(data.examples)},
+            "train": _describe_corpus(data.train) | {"examples": len(data.examples)},
             "dropped": data.examples.spans.dropped,
             "cut": dict(data.train.cut),
-            "held_out": _held_out(data),
+            "held_out": _describe_held_out(data),
             "directories": [n for inputs in data.inputs for entry in inputs for n in entry.notes],
             "vocabulary": vocab_size,
         },
@@ -125,7 +125,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "steps_per_epoch": round(steps_per_epoch, 2),
             "epochs": round(steps / steps_per_epoch, 2) if steps else None,
             "fill": round(filled, 4),
-            "share_of_tokens_with_loss": round(_target_share(plan), 4),
+            "share_of_tokens_with_loss": round(_measure_target_share(plan), 4),
         },
         "model": {
             "family": plan.part.family,
@@ -137,22 +137,25 @@ def describe(plan: Plan) -> dict[str, Any]:
             "flops_per_step": settings.batches_per_step
             * step_flops(
                 *(plan.part.family, plan.part.config, vocab_size),
-                *(first.lengths, _projections(plan), first.fields.get(SOURCE_LENGTHS, ())),
+                *(first.lengths, _count_projections(plan), first.fields.get(SOURCE_LENGTHS, ())),
             ),
         },
         "settings": plan.resolved.dump(),
     }
 
 
-def _held_out(data: Data) -> dict[str, Any] | None:
+def _describe_held_out(data: Data) -> dict[str, Any] | None:
     if data.valid is None or data.held_out is None:
         return None
     entropy = data.held_out_entropy()  # rows of a task have none
     entropy = None if entropy is None else round(entropy, 4)
-    return _corpus(data.valid) | {"examples": len(data.held_out), "unigram_entropy": entropy}
+    return _describe_corpus(data.valid) | {
+        "examples": len(data.held_out),
+        "unigram_entropy": entropy,
+    }
 
 
-def _corpus(corpus: Corpus | Items) -> dict[str, Any]:
+def _describe_corpus(corpus: Corpus | Items) -> dict[str, Any]:
     counts: Counts = corpus.counts
     return {
         "documents": len(corpus),
@@ -166,7 +169,7 @@ def _corpus(corpus: Corpus | Items) -> dict[str, Any]:
     }
 
 
-def _projections(plan: Plan) -> int:
+def _count_projections(plan: Plan) -> int:
     """Return how many states of the first batch are multiplied with the output table."""
     objective = plan.data.objective
     if objective.predicts_text:
@@ -175,7 +178,7 @@ def _projections(plan: Plan) -> int:
     return plan.first.tokens if objective.lm_weight else 0
 
 
-def _target_share(plan: Plan, batches: int = 16) -> float:
+def _measure_target_share(plan: Plan, batches: int = 16) -> float:
     """Return targets over tokens in the first batches of the run."""
     tokens = targets = 0
     for number in range(batches):
@@ -185,14 +188,14 @@ def _target_share(plan: Plan, batches: int = 16) -> float:
     return targets / tokens
 
 
-def table_of_batch(plan: Plan) -> Iterator[str]:
+def format_batch(plan: Plan) -> Iterator[str]:
     """Yield the first batch as tab-separated lines, one token per line.
 
     A blank line separates sequences. The tokens of a source stand before those of its target.
     The last column is the token to be predicted. Fields with one value for each sequence are on the
     line of its last token.
     """
-    batch, tokenizer, fields = plan.first, _tokenizer(plan), plan.data.objective.fields
+    batch, tokenizer, fields = plan.first, _find_tokenizer(plan), plan.data.objective.fields
     names = [n for n, f in fields.items() if f.per == "token"]
     labels = batch.fields.get("labels")
     others = [n for n, f in fields.items() if f.per == "sequence"]
@@ -207,29 +210,29 @@ def table_of_batch(plan: Plan) -> Iterator[str]:
             empty = [""] * (len(names) + len(others))
             for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
                 values = [str(batch.fields[name][row].item()) for name in sources]
-                token = _shown(of_sources(tokenizer), batch.fields[sources[0]][row])
+                token = _show(of_sources(tokenizer), batch.fields[sources[0]][row])
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
             ends = row == start + length - 1
-            values += [_of_sequence(plan, n, number) if ends else "" for n in others]
+            values += [_show_field(plan, n, number) if ends else "" for n in others]
             values += [""] * len(sources)
             if labels is not None:
-                values.append("" if labels[row] == IGNORE else _shown(tokenizer, labels[row]))
-            token = _shown(tokenizer, batch.fields["input_ids"][row])
+                values.append("" if labels[row] == IGNORE else _show(tokenizer, labels[row]))
+            token = _show(tokenizer, batch.fields["input_ids"][row])
             yield "\t".join([str(number), token, *values])
         yield ""
         start += length
 
 
-def _of_sequence(plan: Plan, name: str, number: int) -> str:
+def _show_field(plan: Plan, name: str, number: int) -> str:
     """Return the value of a field of a sequence, or what the value stands for."""
     value = plan.first.fields[name][number].item()
     meanings = plan.data.objective.fields[name].names
     return meanings[value] if meanings else f"{value:g}"
 
 
-def _tokenizer(plan: Plan) -> Any:
+def _find_tokenizer(plan: Plan) -> Any:
     """Return the tokenizer that names the tokens of a batch; raise `UsageError` without one."""
     if plan.data.tokenizer is None:
         name = plan.resolved.recipe.objective[0].name
@@ -237,7 +240,7 @@ def _tokenizer(plan: Plan) -> Any:
     return plan.data.tokenizer
 
 
-def _shown(tokenizer: Any, token: int) -> str:
+def _show(tokenizer: Any, token: int) -> str:
     size = tokenizer.vocab_size
     return shown(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
 
@@ -254,7 +257,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
 
     if not plan.part.config.kinds:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
-    tokenizer = _tokenizer(plan)
+    tokenizer = _find_tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
     layout = Layout.of(batch.lengths, "cpu").with_fields(batch.fields)
     kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.head_groups or (c,)]
@@ -263,7 +266,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
         settings = [f"{name} {value}" for name, value in kind.config if value is not None]
         mask = attention.dense_mask(kind, layout)
         masks[", ".join([kind.kind, *settings])] = mask.numpy()
-    words = [_shown(tokenizer, token) for token in batch.fields["input_ids"]]
+    words = [_show(tokenizer, token) for token in batch.fields["input_ids"]]
     mask_figure(masks, layout.spans, words, path)
 
 

@@ -81,8 +81,8 @@ def probe(plan: Plan) -> dict[str, Any]:
     return {
         "precision": f"{precision.name} ({precision.reason})",
         "attention": attention or None,
-        **_time_figures(plan, times),
-        **_memory_figures(plan, found),
+        **_estimate_time(plan, times),
+        **_estimate_memory(plan, found),
     }
 
 
@@ -104,7 +104,7 @@ def _measure_time(trial: Trial, times: Times) -> None:
         times.held_out_token = trial.evaluate(batch) / batch.tokens
 
 
-def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
+def _estimate_time(plan: Plan, times: Times) -> dict[str, Any]:
     """Return the seconds of the whole run; None if nothing was timed."""
     names = (
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
@@ -113,19 +113,19 @@ def _time_figures(plan: Plan, times: Times) -> dict[str, Any]:
     settings, steps = plan.settings, plan.settings.known_steps
     counts = ("steps", "evaluations", "checkpoints")
     if not times.batches:
-        known = dict(zip(counts, (steps, *_occasions(plan)), strict=True)) if steps else {}
+        known = dict(zip(counts, (steps, *_count_occasions(plan)), strict=True)) if steps else {}
         return dict.fromkeys((*names, *counts)) | known
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
     cost = Cost(
         batch * settings.batches_per_step + times.update,
         times.held_out_token * held_out,
-        _saving_seconds(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
+        _measure_saving(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
     )
     if settings.budget_seconds is not None:
-        steps = bought_steps(plan, cost, settings.budget_seconds)
+        steps = count_bought_steps(plan, cost, settings.budget_seconds)
     assert steps is not None
-    occasions = (steps, *_occasions(plan, steps))
+    occasions = (steps, *_count_occasions(plan, steps))
     whole = cost.of(*occasions)
     tokens = float(np.mean(times.tokens)) * settings.batches_per_step
     figures = (batch, times.update, cost.step, tokens / cost.step, *whole, sum(whole))
@@ -145,19 +145,19 @@ class Cost(NamedTuple):
         return step, evaluation, saving
 
 
-def bought_steps(plan: Plan, cost: Cost, seconds: float) -> int:
+def count_bought_steps(plan: Plan, cost: Cost, seconds: float) -> int:
     """Return the number of steps, at least 1, that end in this time with all that is due."""
     fewest, most = 1, max(1, int(seconds / cost.step))
     while fewest < most:
         middle = (fewest + most + 1) // 2
-        if sum(cost.of(middle, *_occasions(plan, middle))) <= seconds:
+        if sum(cost.of(middle, *_count_occasions(plan, middle))) <= seconds:
             fewest = middle
         else:
             most = middle - 1
     return fewest
 
 
-def _occasions(plan: Plan, steps: int | None = None) -> tuple[int, int]:
+def _count_occasions(plan: Plan, steps: int | None = None) -> tuple[int, int]:
     """Return the number of evaluations, and of checkpoints if every evaluation is the best.
 
     `steps` is the number of steps if the recipe has a budget of time.
@@ -177,7 +177,7 @@ def _occasions(plan: Plan, steps: int | None = None) -> tuple[int, int]:
     return len(evaluated), len(evaluated | saved)
 
 
-def _saving_seconds(directory: Path, size: int) -> float:
+def _measure_saving(directory: Path, size: int) -> float:
     """Return the seconds to write, sync and hash `size` bytes in or above `directory`."""
     directory = user_path(directory).absolute()
     while not directory.is_dir():
@@ -193,7 +193,7 @@ def _saving_seconds(directory: Path, size: int) -> float:
         return (time.perf_counter() - start) * size / len(sample)
 
 
-def _memory_figures(plan: Plan, found: Memory) -> dict[str, Any]:
+def _estimate_memory(plan: Plan, found: Memory) -> dict[str, Any]:
     share = None if found.peak is None else round(found.peak / found.limit, 4)
     return {
         "longest_batch_tokens": longest_tokens(plan),
@@ -201,11 +201,11 @@ def _memory_figures(plan: Plan, found: Memory) -> dict[str, Any]:
         "memory_limit_bytes": found.limit,
         "memory_share": share,
         "fits": found.fits,
-        "advice": None if found.fits and (share or 0) <= FULL else advice(plan, found),
+        "advice": None if found.fits and (share or 0) <= FULL else advise(plan, found),
     }
 
 
-def advice(plan: Plan, found: Memory) -> str:
+def advise(plan: Plan, found: Memory) -> str:
     """Return one line: the memory that is needed, what there is, and the setting that would fit."""
     settings, gib = plan.settings, 2**30
     needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"

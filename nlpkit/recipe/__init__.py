@@ -19,7 +19,7 @@ from nlpkit import registry
 from nlpkit.errors import FileError, RecipeError, UsageError
 from nlpkit.recipe import fit, sections, unused, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
-from nlpkit.recipe.places import Document, Problem, dotted, flatten, shown, value_at
+from nlpkit.recipe.places import Document, Problem, dotted, flatten, show_path, value_at
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.settings import Recipe
 
@@ -79,12 +79,12 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> Resolved:
     and `RecipeError` with every mistake.
     """
     path = find(path_or_name)
-    return parse(yaml.read_file(path, path_or_name), shown(path), path.parent, overrides)
+    return parse(yaml.read_file(path, path_or_name), show_path(path), path.parent, overrides)
 
 
 def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) -> Resolved:
     """Return the recipe in `raw` (UTF-8), called `source` in messages; see `load`."""
-    document, mistakes = _document(raw, source, base, overrides)
+    document, mistakes = _read_all(raw, source, base, overrides)
     if sections.Model.targets(document.data.get("model")):
         from nlpkit.recipe import autosize
 
@@ -95,20 +95,20 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
     except ValidationError as error:
         from nlpkit.recipe import problems
 
-        known = sections.known(Recipe, document.data)
+        known = sections.list_settings(Recipe, document.data)
         found = problems.explain(error.errors(include_url=False), document, known)
         raise _refusal(mistakes + found) from error
     if mistakes := mistakes + fit.check(recipe, document):
         raise _refusal(mistakes)
-    warnings = tuple(unused.warnings(recipe, document))
-    return Resolved(recipe, base, _origins(recipe, document), warnings)
+    warnings = tuple(unused.list_warnings(recipe, document))
+    return Resolved(recipe, base, _find_origins(recipe, document), warnings)
 
 
 def _refusal(mistakes: list[Problem]) -> RecipeError:
     return RecipeError([str(problem) for problem in sorted(mistakes)])
 
 
-def _document(
+def _read_all(
     raw: bytes, source: str, base: Path, overrides: Sequence[str]
 ) -> tuple[Document, list[Problem]]:
     """Return the settings of a file, of the recipes that it extends, and of the command line."""
@@ -165,19 +165,19 @@ def find(path_or_name: str) -> Path:
     raise FileError(f"{path_or_name}: no such recipe{near or '; packaged: ' + ', '.join(names)}")
 
 
-def _origins(recipe: Recipe, document: Document) -> dict[str, str]:
+def _find_origins(recipe: Recipe, document: Document) -> dict[str, str]:
     """Return the origin of every setting; see `Resolved`."""
     dump = recipe.model_dump(mode="json")
-    known = sections.known(Recipe, dump)
+    known = sections.list_settings(Recipe, dump)
     origins = {}
     for leaf in flatten(dump):
         setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
         is_default = setting is not None and setting.default == value_at(dump, leaf)
-        origins[dotted(leaf)] = _origin(leaf, document, is_default)
+        origins[dotted(leaf)] = _find_origin(leaf, document, is_default)
     return origins
 
 
-def _origin(leaf: KeyPath, document: Document, is_default: bool) -> str:
+def _find_origin(leaf: KeyPath, document: Document, is_default: bool) -> str:
     """Return the origin of a setting; `is_default`: of its value."""
     if leaf[0] == "objective" and isinstance(document.data["objective"], list):
         leaf = leaf if isinstance(leaf[1], int) else (leaf[0], 0, *leaf[1:])
@@ -209,7 +209,7 @@ def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     free = {
         (*path, name)
         for data in (old, new)
-        for path, fields in sections.known(Recipe, data).items()
+        for path, fields in sections.list_settings(Recipe, data).items()
         for name, field in fields.items()
         if sections.is_free(field)
     }

@@ -93,12 +93,12 @@ class _Autosize:
         self.document.data["train"] = self.train
         for name in [n for n in SETTINGS if n in self.train and self.train[n] is None]:
             del self.train[name]
-        wanted, config = self._wanted(), self._config()
+        wanted, config = self._parse_target(), self._load_config()
         given = {k: v for k, v in self.model.items() if k not in Model.own_in(self.model)}
         given = {k: v for k, v in given.items() if not (k in sizes.SIZES and v is None)}
-        if wanted is None or config is None or not _right_alone(config, given):
+        if wanted is None or config is None or not _is_right_alone(config, given):
             self._stand_in()
-        elif (others := self._others()) is None or not self._suits(others):
+        elif (others := self._check_others()) is None or not self._is_suitable(others):
             self._stand_in()
             for name in sizes.SIZES:  # a wrong number of heads would be of another width
                 self.model.pop(name, None)
@@ -108,7 +108,7 @@ class _Autosize:
     def _decide(
         self, wanted: int, config: type[ModelConfig], given: dict[str, Any], others: Recipe
     ) -> None:
-        family = self._family(config, given, others)
+        family = self._make_family(config, given, others)
         try:
             found = (sizes.of_size if self.name == "size" else sizes.of_depth)(family, wanted)
         except ValueError as error:
@@ -128,7 +128,7 @@ class _Autosize:
             and all(any(name in self.train for name in each) for each in (LENGTHS, WARMUPS))
         )
 
-    def _wanted(self) -> int | None:
+    def _parse_target(self) -> int | None:
         """Return the number of parameters or layers; None if it is wrong."""
         value = self.model[self.name]
         if self.name == "depth":
@@ -138,7 +138,7 @@ class _Autosize:
         except ValueError:
             return None
 
-    def _others(self) -> Recipe | None:
+    def _check_others(self) -> Recipe | None:
         """Return the recipe without its model, with stand-ins for what is open in `train`.
 
         None if there are mistakes.
@@ -147,7 +147,7 @@ class _Autosize:
             **self.document.data,
             "model": None,
             "init_from": "-",
-            "train": {**self.train, **self._stand_ins()},
+            "train": {**self.train, **self._list_stand_ins()},
         }
         try:
             return Recipe.model_validate(data)
@@ -156,10 +156,10 @@ class _Autosize:
 
     def _stand_in(self) -> None:
         """Fill in what is missing, because the recipe has mistakes that its validation names."""
-        for name, value in self._stand_ins().items():
+        for name, value in self._list_stand_ins().items():
             self._set("train", name, value)
 
-    def _stand_ins(self) -> dict[str, Any]:
+    def _list_stand_ins(self) -> dict[str, Any]:
         found = {"schedule": SCHEDULE, "steps": 1, "tokens_per_step": 1}
         if isinstance(batch := self.train.get("tokens_per_batch"), int):
             found["tokens_per_step"] = batch
@@ -167,7 +167,7 @@ class _Autosize:
             del found["steps"]
         return {name: value for name, value in found.items() if name not in self.train}
 
-    def _suits(self, others: Recipe) -> bool:
+    def _is_suitable(self, others: Recipe) -> bool:
         """Return whether family and tokenizer are there for what the objective reads."""
         text = fit.reads_text(others.objective)
         family = registry.load("models", self.model["family"])
@@ -178,7 +178,7 @@ class _Autosize:
         self.document.data[section][name] = value
         self.document.places[section, name] = place
 
-    def _config(self) -> type[ModelConfig] | None:
+    def _load_config(self) -> type[ModelConfig] | None:
         """Return the class of the family's settings; None if its name is wrong."""
         name = self.model.get("family")
         try:
@@ -187,10 +187,10 @@ class _Autosize:
             return None
         return found if issubclass(found, ModelConfig) else None
 
-    def _family(
+    def _make_family(
         self, config: type[ModelConfig], given: dict[str, Any], others: Recipe
     ) -> sizes.Family:
-        vocab_size, source_size = self._vocabulary(others, config)
+        vocab_size, source_size = self._count_vocabulary(others, config)
         choices = others.attention.choices
         more: dict[str, Any] = {"attention": choices} if choices else {}
         if source_size is not None and "source_vocab_size" in config.model_fields:
@@ -200,7 +200,9 @@ class _Autosize:
         except ValueError as error:
             raise Refused(self.path, str(error)) from error
 
-    def _vocabulary(self, others: Recipe, config: type[ModelConfig]) -> tuple[int, int | None]:
+    def _count_vocabulary(
+        self, others: Recipe, config: type[ModelConfig]
+    ) -> tuple[int, int | None]:
         """Return the tokens of the vocabulary, and those of sources that have their own."""
         section = others.tokenizer
         if section is None:
@@ -211,11 +213,11 @@ class _Autosize:
             for token in made.special_tokens(config.model_construct())
         }
         if section.sides is not None:
-            source, target = (self._tokens(side) for side in section.sides)
+            source, target = (self._count_tokens(side) for side in section.sides)
             return target + len(needed), source + len(needed)
-        return self._tokens(section) + len(needed), None
+        return self._count_tokens(section) + len(needed), None
 
-    def _tokens(self, section: Tokenizer | Side) -> int:
+    def _count_tokens(self, section: Tokenizer | Side) -> int:
         if section.path is None:
             size = getattr(section.config, "vocab_size", None)
             if size is None:
@@ -234,7 +236,7 @@ class _Autosize:
         )
 
 
-def _right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool:
+def _is_right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool:
     """Return whether each setting is right by itself; whether they fit depends on the sizes."""
     try:
         config.model_validate(given)

@@ -18,18 +18,18 @@ def as_begun(
     was started. A value that the user sets is not changed. What `model.size` decides is what it was
     then, if the size is the same and decided it then, too: `decided`; None in runs of before.
     """
-    resolved = _as_decided(resolved, recorded, decided)
+    resolved = _keep_autosized(resolved, recorded, decided)
     both = resolved, recorded
     objectives = []
     for number, section in enumerate(resolved.recipe.objective):
         places = [("objective",), ("objective", number)]  # a single objective has no number
-        config = _begun(section.config, places, both)
+        config = _set_earlier(section.config, places, both)
         objectives.append(section.model_copy(update={"config": config}))
     begun = resolved.recipe.model_copy(update={"objective": tuple(objectives)})
     return replace(resolved, recipe=begun)
 
 
-def _as_decided(
+def _keep_autosized(
     resolved: Resolved, recorded: Resolved, decided: Collection[str] | None
 ) -> Resolved:
     """Return `resolved` with what `model.size` or `model.depth` decided when a run was started."""
@@ -49,7 +49,7 @@ def _as_decided(
     return replace(resolved, recipe=Recipe.model_validate(now))
 
 
-def _begun(config: Any, places: Sequence[tuple[Any, ...]], both: Sequence[Resolved]) -> Any:
+def _set_earlier(config: Any, places: Sequence[tuple[Any, ...]], both: Sequence[Resolved]) -> Any:
     """Return an objective's settings, which may be at `places`, and those of its members."""
     values = {
         name: value
@@ -63,7 +63,11 @@ def _begun(config: Any, places: Sequence[tuple[Any, ...]], both: Sequence[Resolv
     if members := getattr(config, "of", ()):  # of a mixture
         values["of"] = type(members)(
             member.model_copy(
-                update={"config": _begun(member.config, [(*p, "of", number) for p in places], both)}
+                update={
+                    "config": _set_earlier(
+                        member.config, [(*p, "of", number) for p in places], both
+                    )
+                }
             )
             for number, member in enumerate(members)
         )

@@ -18,7 +18,7 @@ from nlpkit.data.files import expand
 from nlpkit.errors import RecipeError
 from nlpkit.recipe import find, load, packaged, read, yaml
 from nlpkit.recipe.overrides import key_of_short_form, replace_alternatives
-from nlpkit.recipe.places import Document, Problem, shown
+from nlpkit.recipe.places import Document, Problem, show_path
 from nlpkit.recipe.places import Path as KeyPath
 
 KEY = "extends"
@@ -47,7 +47,7 @@ def complete(document: Document, file: Path) -> Document:
     """
     chain = [_Level(document, file.parent.resolve() / file.name)]
     place = document.place((KEY,))
-    while (base := _base(chain)) is not None:
+    while (base := _find_base(chain)) is not None:
         chain.append(base)
     for level in chain:
         _remove(level.document, KEY)
@@ -70,12 +70,12 @@ def write_whole(path_or_name: str) -> str:
     """Return a recipe as YAML with all that its bases say, without defaults; see `load`."""
     load(path_or_name)  # raises what is wrong in it
     path = find(path_or_name)
-    document = complete(read(yaml.read_file(path, path_or_name), shown(path)), path)
+    document = complete(read(yaml.read_file(path, path_or_name), show_path(path)), path)
     replace_alternatives(document)
     return yaml.write({"name": document.data["name"]} | document.data)
 
 
-def _base(chain: list[_Level]) -> _Level | None:
+def _find_base(chain: list[_Level]) -> _Level | None:
     """Return the recipe on which the last one of the chain builds, or None."""
     last = chain[-1]
     name = last.document.data.get(KEY)
@@ -99,13 +99,13 @@ def _base(chain: list[_Level]) -> _Level | None:
             there = path.parent.glob("*.yaml") if path.parent.is_dir() else ()
             beside = [name.removesuffix(path.name) + each.name for each in there]
             near = registry.suggest(name, [*packaged(), *sorted(beside)])
-            raise wrong(f"no file {shown(path)}, and no packaged recipe {name}{near}")
+            raise wrong(f"no file {show_path(path)}, and no packaged recipe {name}{near}")
         path = packaged()[name]
     path = path.parent.resolve() / path.name
-    name = shown(path)
+    name = show_path(path)
     for number, level in enumerate(chain):
         if os.path.realpath(level.file) == os.path.realpath(path):
-            names = [shown(each.file) for each in chain[number:]]
+            names = [show_path(each.file) for each in chain[number:]]
             raise wrong(f"a circle: {' → '.join([*names, name])}")
     document = yaml.read(yaml.read_file(path, name), name, -len(chain))
     if not isinstance(document.data, dict):
@@ -115,11 +115,11 @@ def _base(chain: list[_Level]) -> _Level | None:
 
 def _merge(base: Document, other: Document) -> None:
     """Put what `other` says over the settings of `base`."""
-    base.data = _over(base, other, (), base.data, other.data)
+    base.data = _merge_value(base, other, (), base.data, other.data)
     base.problems += other.problems
 
 
-def _over(base: Document, other: Document, path: KeyPath, old: Any, new: Any) -> Any:
+def _merge_value(base: Document, other: Document, path: KeyPath, old: Any, new: Any) -> Any:
     """Return the value at `path`, with its places in `base`."""
     if isinstance(new, dict) and isinstance(old, str) and (key := key_of_short_form(path)):
         old = {key: old}
@@ -132,7 +132,7 @@ def _over(base: Document, other: Document, path: KeyPath, old: Any, new: Any) ->
     base.places[path] = other.places[path]
     merged = dict(old)
     for key, value in new.items():
-        merged[key] = _over(base, other, (*path, key), old.get(key, _NOTHING), value)
+        merged[key] = _merge_value(base, other, (*path, key), old.get(key, _NOTHING), value)
     return merged
 
 
@@ -162,32 +162,32 @@ def _locate(data: dict[str, Any], folder: Path, home: Path) -> None:
     if os.path.realpath(folder) == os.path.realpath(home):
         return
     if "init_from" in data:
-        data["init_from"] = _located(data["init_from"], folder)
+        data["init_from"] = _locate_value(data["init_from"], folder)
     tokenizer = data.get("tokenizer")
     if isinstance(tokenizer, dict):
         for part in (tokenizer, tokenizer.get("source"), tokenizer.get("target")):
             if isinstance(part, dict) and "path" in part:
-                part["path"] = _located(part["path"], folder)
+                part["path"] = _locate_value(part["path"], folder)
     corpus = data.get("data")
     if isinstance(corpus, dict):
         for key in ("train", "valid"):
             if key in corpus:
-                corpus[key] = _located(corpus[key], folder)
+                corpus[key] = _locate_value(corpus[key], folder)
 
 
-def _located(value: Any, folder: Path) -> Any:
+def _locate_value(value: Any, folder: Path) -> Any:
     """Return paths, globs or sources, with `folder` before what is found only there."""
     if isinstance(value, list):
-        return [_located(each, folder) for each in value]
+        return [_locate_value(each, folder) for each in value]
     if isinstance(value, dict):
         paths = [key for key in ("files", "hf") if key in value]
-        return value | {key: _located(value[key], folder) for key in paths}
+        return value | {key: _locate_value(value[key], folder) for key in paths}
     if not isinstance(value, str) or value == "-" or "\0" in value:
         return value
     name = expand(value)
     if os.path.isabs(name) or _is_there(name, Path.cwd()) or not _is_there(name, folder):
         return value
-    before = shown(folder)
+    before = show_path(folder)
     return os.path.join(glob.escape(before) if glob.has_magic(name) else before, name)
 
 

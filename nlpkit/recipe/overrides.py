@@ -61,7 +61,7 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
 
 def key_of_short_form(path: Path) -> str | None:
     """Return the key of a part that may be given by its name alone, such as `train.optimizer`."""
-    for part in _classes(path) if len(path) == 2 else ():
+    for part in _find_classes(path) if len(path) == 2 else ():
         if issubclass(part, Part) and part.SHORT:
             return part.KEY
         if "name" in part.model_fields:
@@ -69,7 +69,7 @@ def key_of_short_form(path: Path) -> str | None:
     return None
 
 
-def _classes(path: Path) -> list[type[FrozenConfig]]:
+def _find_classes(path: Path) -> list[type[FrozenConfig]]:
     """Return the classes of settings that a recipe may have at `path`."""
     found: list[type[FrozenConfig]] = [Recipe]
     for step in path:
@@ -83,7 +83,7 @@ def replace_alternatives(document: Document) -> None:
     for section, settings in document.data.items():
         if not isinstance(settings, dict):
             continue
-        for names in [names for each in _classes((section,)) for names in each.ALTERNATIVES]:
+        for names in [names for each in _find_classes((section,)) for names in each.ALTERNATIVES]:
             given = [name for name in names if settings.get(name) is not None]
             # All of the command line is one level.
             level = {name: min(document.place((section, name)).order, 1) for name in given}

@@ -40,7 +40,7 @@ def quote(text: str) -> str:
     return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
 
 
-def shown(path: FilePath) -> str:
+def show_path(path: FilePath) -> str:
     """Return the path of a file for messages: relative if it is below the working directory."""
     try:
         return str(path.relative_to(FilePath.cwd()))

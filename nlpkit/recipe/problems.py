@@ -55,18 +55,18 @@ def explain(errors: list[Any], document: Document, known: Known) -> list[Problem
     """Return the problems of `ValidationError.errors()`, with their places in the recipe."""
     by_path: dict[Path, list[Any]] = {}
     for error in errors:
-        by_path.setdefault(_path(error, document.data), []).append(error)
+        by_path.setdefault(_find_path(error, document.data), []).append(error)
     problems = []
     for path, found in by_path.items():
         # All branches of a union report errors; if one reports an inner value, it is the one meant.
         deeper = any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
         if deeper and all(error["type"] in _EXPECTED for error in found):
             continue
-        problems.append(_problem(path, found, document, known))
+        problems.append(_explain(path, found, document, known))
     return problems
 
 
-def _path(error: Any, data: Any) -> Path:
+def _find_path(error: Any, data: Any) -> Path:
     """Return the path of the error in the recipe, without the steps that pydantic adds."""
     path: Path = ()
     here = data
@@ -85,7 +85,7 @@ def _path(error: Any, data: Any) -> Path:
     return path
 
 
-def _problem(path: Path, found: list[Any], document: Document, known: Known) -> Problem:
+def _explain(path: Path, found: list[Any], document: Document, known: Known) -> Problem:
     error = found[0]
     place = document.place(path)
     if error["type"] == "extra_forbidden":
@@ -99,22 +99,22 @@ def _problem(path: Path, found: list[Any], document: Document, known: Known) -> 
         meaning = f" ({setting.description})" if setting and setting.description else ""
         return Problem.at(document.place(path[:-1]), path, f"missing{meaning}", key=True)
     value = value_at(document.data, path)
-    expected = [_expected(each) for each in found]
+    expected = [_describe_expected(each) for each in found]
     if all(expected):
         wanted = " or ".join(dict.fromkeys(filter(None, expected)))
-        what_is_wrong = _wrong_value(wanted, found, value, place)
+        what_is_wrong = _describe_value(wanted, found, value, place)
         if error["type"] == NAME_ALONE:
-            what_is_wrong += f": {_with_key(path, error['ctx']['key'], value, place)}"
+            what_is_wrong += f": {_suggest_key(path, error['ctx']['key'], value, place)}"
         return Problem.at(place, path, what_is_wrong)
-    what = sentence(error)
+    what = describe_error(error)
     if error["type"] in _RULES:
         what += f", got {place.text or value}"
     written = value if isinstance(value, dict) else {}
-    inside, rest = _named_setting(what, {*known.get(path, {}), *written})
+    inside, rest = _split_setting(what, {*known.get(path, {}), *written})
     return Problem.at(document.place((*path, *inside)), (*path, *inside), rest)
 
 
-def _named_setting(what: str, known: Set[str]) -> tuple[Path, str]:
+def _split_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     """Split `heads: must divide width`, a message about a section with a setting `heads`."""
     found = re.match(r"(\w+)((?:\.\w+)*): ", what)
     if not found or found[1] not in known:
@@ -122,7 +122,7 @@ def _named_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     return tuple(found.group().removesuffix(": ").split(".")), what[found.end() :]
 
 
-def sentence(error: Any) -> str:
+def describe_error(error: Any) -> str:
     """Return what is wrong with a value, from an entry of `ValidationError.errors()`."""
     context = error.get("ctx", {})
     if error["type"] in _RULES:
@@ -136,7 +136,7 @@ def sentence(error: Any) -> str:
         return " ".join(str(context["error"]).split())
     if error["type"] in _NAMES:
         return _NAMES[error["type"]]
-    if expected := _expected(error):
+    if expected := _describe_expected(error):
         return f"expected {expected}"
     said = " ".join(error["msg"].split())
     return said[:1].lower() + said[1:]
@@ -148,42 +148,47 @@ def in_words(error: ValidationError) -> str:
     for each in error.errors():
         name = ".".join(map(str, each["loc"]))
         is_value = each["type"] not in _NAMES and isinstance(each["input"], (str, int, float))
-        said.append(f"{name}: {sentence(each)}" + (f", got {each['input']!r}" if is_value else ""))
+        said.append(
+            f"{name}: {describe_error(each)}" + (f", got {each['input']!r}" if is_value else "")
+        )
     return "; ".join(each.removeprefix(": ") for each in said)
 
 
-def _expected(error: Any) -> str | None:
+def _describe_expected(error: Any) -> str | None:
     if error["type"] in ("literal_error", "enum"):
-        return f"one of {', '.join(_choices(error))}"
+        return f"one of {', '.join(_list_choices(error))}"
     return _EXPECTED.get(error["type"])
 
 
-def _choices(error: Any) -> list[str]:
+def _list_choices(error: Any) -> list[str]:
     choices = error["ctx"]["expected"].replace(" or ", ", ").split(", ")
     return [choice.strip("'") for choice in choices]
 
 
-def _wrong_value(wanted: str, found: list[Any], value: Any, place: Place) -> str:
-    what = f"expected {wanted}, got {_got(value, place)}"
+def _describe_value(wanted: str, found: list[Any], value: Any, place: Place) -> str:
+    what = f"expected {wanted}, got {_describe_got(value, place)}"
     choices = [
-        choice for error in found if error["type"] == "literal_error" for choice in _choices(error)
+        choice
+        for error in found
+        if error["type"] == "literal_error"
+        for choice in _list_choices(error)
     ]
     if choices and isinstance(value, str):
         return what + registry.suggest(value, choices)
-    advice = _advice(wanted, value, place)
+    advice = _advise(wanted, value, place)
     return f"{what}: {advice}" if advice else what
 
 
-def _with_key(path: Path, key: str, value: str, place: Place) -> str:
+def _suggest_key(path: Path, key: str, value: str, place: Place) -> str:
     """Return how a section is written of which only the name was given."""
-    written = value if yaml.scalar(value) == value else quote(value)
+    written = value if yaml.parse_scalar(value) == value else quote(value)
     how = f"write {{{key}: {written}}}"
     if place.on_command_line and len(path) == 1:
         how += f", or {path[0]}.{key}={written} to keep its other settings"
     return how
 
 
-def _got(value: Any, place: Place) -> str:
+def _describe_got(value: Any, place: Place) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -195,20 +200,20 @@ def _got(value: Any, place: Place) -> str:
     return "a list" if isinstance(value, list) else "settings (`key: value`)"
 
 
-def _advice(wanted: str, value: Any, place: Place) -> str | None:
+def _advise(wanted: str, value: Any, place: Place) -> str | None:
     """Return what would be right, if this can be known."""
     if isinstance(value, str) and ("integer" in wanted or "number" in wanted):
-        meant = yaml.scalar(value)
+        meant = yaml.parse_scalar(value)
         if isinstance(meant, (int, float)) and not isinstance(meant, bool):
             return "remove the quotes"
         bare = re.sub(r"(?<=\d)[_,](?=\d)", "", value)
         bare = re.sub(r"(?<![\d.])0+(?=\d)", "", bare)
-        if isinstance(yaml.scalar(bare), (int, float)):
+        if isinstance(yaml.parse_scalar(bare), (int, float)):
             return f"write {bare}"
     elif isinstance(value, float) and "integer" in wanted and value.is_integer():
         return f"write {int(value)}"
     elif "true or false" in wanted and isinstance(value, (str, int)):
-        if isinstance(yaml.scalar(str(value)), bool):
+        if isinstance(yaml.parse_scalar(str(value)), bool):
             return "remove the quotes"
         meant = _BOOLEANS.get(str(value).lower())
         return f"write {meant}" if meant else None

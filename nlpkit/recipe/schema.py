@@ -26,10 +26,10 @@ _OBJECTIVE: Schema = {"$ref": "#/$defs/Objective"}
 _LIST: Schema = {"type": "array", "minItems": 1, "items": _OBJECTIVE}
 
 
-def schema() -> Schema:
+def build_schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
-    configs = {part: _configs(part) for part in _PARTS}
-    fixed = _fixed_sections()
+    configs = {part: _load_configs(part) for part in _PARTS}
+    fixed = _find_fixed()
     models: list[type[FrozenConfig]] = [Recipe, *_PARTS, *fixed.values()]
     models += [config for chosen in configs.values() for config in chosen.values()]
     references, holder = models_json_schema([(each, "validation") for each in models])
@@ -39,7 +39,7 @@ def schema() -> Schema:
         return references[config, "validation"]["$ref"].rpartition("/")[2]
 
     by_part = {
-        part: _part(part, defs[name_of(part)]["properties"],
+        part: _describe_part(part, defs[name_of(part)]["properties"],
                     {name: defs[name_of(config)] for name, config in chosen.items()})
         for part, chosen in configs.items()
     }  # fmt: skip
@@ -49,15 +49,15 @@ def schema() -> Schema:
     properties["objective"] |= {"if": {"type": "array"}, "then": _LIST, "else": _OBJECTIVE}
     del properties["objective"]["type"], properties["objective"]["items"]
     described = {name: {"description": each["description"]} for name, each in properties.items()}
-    loose = _loose_sections(by_part, {name: defs[name_of(each)] for name, each in fixed.items()})
+    loose = _loosen_all(by_part, {name: defs[name_of(each)] for name, each in fixed.items()})
     whole = {
         "properties": properties,
         "required": ["name", "data", "objective"],
         # Whether a tokenizer is needed is the objective's affair.
         "anyOf": [{"required": ["model"]}, {"required": ["init_from"]}],
         # The length of training may be decided by the size of the model.
-        "if": _with("model", {"anyOf": [_with(n, {"not": _NULL}) for n in sections.TARGETS]}),
-        "else": _with("train", {"anyOf": lengths}),
+        "if": _require("model", {"anyOf": [_require(n, {"not": _NULL}) for n in sections.TARGETS]}),
+        "else": _require("train", {"anyOf": lengths}),
     }
     return {
         "$schema": _DIALECT,
@@ -72,11 +72,11 @@ def schema() -> Schema:
     }
 
 
-def _configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
+def _load_configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
     return {name: registry.load(part.FOLDER, name).Config for name in registry.names(part.FOLDER)}
 
 
-def _fixed_sections() -> dict[str, type[FrozenConfig]]:
+def _find_fixed() -> dict[str, type[FrozenConfig]]:
     """Return the sections whose settings are always those of one class."""
     fields = Recipe.model_fields.items()
     found = {name: sections.config_classes(field.annotation) for name, field in fields}
@@ -84,32 +84,32 @@ def _fixed_sections() -> dict[str, type[FrozenConfig]]:
             if not issubclass(cls, Part)}  # fmt: skip
 
 
-def _with(name: str, described: Schema) -> Schema:
+def _require(name: str, described: Schema) -> Schema:
     """Return the schema of a mapping that has a setting, and this one."""
     return {"properties": {name: {"description": name, **described}}, "required": [name]}
 
 
-def _loose_sections(by_part: Mapping[Any, Schema], fixed: Mapping[str, Schema]) -> Schema:
+def _loosen_all(by_part: Mapping[Any, Schema], fixed: Mapping[str, Schema]) -> Schema:
     """Return the sections of a recipe that builds on another one, which may say the rest."""
     keys = ("type", "properties", "additionalProperties")
     loose = {name: {key: section[key] for key in keys} for name, section in fixed.items()}
     for name, part in (("model", Model), ("attention", Attention), ("tokenizer", Tokenizer)):
-        loose[name] = _loose(by_part[part], part.KEY)
-    objective = _loose(by_part[Objective], Objective.KEY)
+        loose[name] = _loosen(by_part[part], part.KEY)
+    objective = _loosen(by_part[Objective], Objective.KEY)
     loose["objective"] = {"if": {"type": "array"}, "then": _LIST, "else": objective}
     own = loose["tokenizer"]["properties"]
-    side = _loose(by_part[Side], Side.KEY)
+    side = _loosen(by_part[Side], Side.KEY)
     sides = {name: side | {"description": own[name]["description"]} for name in _SIDES}
     loose["tokenizer"]["properties"] = own | sides
     own = loose["train"]["properties"]
     optimizer = by_part[Optimizer]
-    either = optimizer | {"else": _loose(optimizer["else"], Optimizer.KEY)}
+    either = optimizer | {"else": _loosen(optimizer["else"], Optimizer.KEY)}
     about = {"description": own["optimizer"]["description"]}
     loose["train"]["properties"] = own | {"optimizer": either | about}
     return {name: {"if": _NULL, "else": section} for name, section in loose.items()}
 
 
-def _loose(section: Schema, key: str) -> Schema:
+def _loosen(section: Schema, key: str) -> Schema:
     """Return the section of a part without what it must hold: a base may say that.
 
     Where the part is not named, it may hold the settings of any.
@@ -125,7 +125,7 @@ def _loose(section: Schema, key: str) -> Schema:
     }
 
 
-def _part(part: type[Part], own: Schema, configs: Mapping[str, Schema]) -> Schema:
+def _describe_part(part: type[Part], own: Schema, configs: Mapping[str, Schema]) -> Schema:
     """Return the schema of a section whose `part.KEY` decides which settings it may hold."""
     key = part.KEY
     own = {name: each for name, each in own.items() if name != "config"}

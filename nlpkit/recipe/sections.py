@@ -73,7 +73,7 @@ class Model(Part):
 
     @field_validator("config", mode="before")
     @classmethod
-    def _dropout_alone(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_dropout(cls, value: Any, info: ValidationInfo) -> Any:
         if info.data.get("family", "not checked") is None:
             other = [name for name in value if not str(name).endswith("dropout")]
             if other:
@@ -112,7 +112,7 @@ class _Tokenizer(Part):
 
     @field_validator("kind", mode="before", check_fields=False)
     @classmethod
-    def _one_of_them(cls, kind: Any, info: ValidationInfo) -> Any:
+    def _check_kind(cls, kind: Any, info: ValidationInfo) -> Any:
         if "path" not in info.data:
             return kind
         # A side that is wrong is not in `data`; it is given, too.
@@ -126,7 +126,7 @@ class _Tokenizer(Part):
 
     @field_validator("config", mode="before", check_fields=False)
     @classmethod
-    def _nothing_beside_path(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_beside_path(cls, value: Any, info: ValidationInfo) -> Any:
         if value and "kind" in info.data and info.data["kind"] is None:
             settings = ", ".join(value)
             if info.data.get("path") is not None:
@@ -161,7 +161,7 @@ class Tokenizer(_Tokenizer):
     config: Any = None
 
     @model_validator(mode="after")
-    def _both_sides(self) -> "Tokenizer":
+    def _check_sides(self) -> "Tokenizer":
         sides = {"source": self.source, "target": self.target}
         lacking = [name for name, side in sides.items() if side is None]
         if len(lacking) == 1:
@@ -208,7 +208,7 @@ class Attention(Part):
 
     @field_validator("backend")
     @classmethod
-    def _known(cls, backend: str) -> str:
+    def _check_backend(cls, backend: str) -> str:
         backend = OLD_BACKENDS.get(backend, backend)
         names = ["auto", *registry.names(BACKENDS)]
         if backend not in names:
@@ -223,14 +223,14 @@ class Attention(Part):
 
     @field_validator("kind")
     @classmethod
-    def _not_both(cls, kind: str | None, info: ValidationInfo) -> str | None:
+    def _check_kind_or_layers(cls, kind: str | None, info: ValidationInfo) -> str | None:
         if kind is not None and info.data.get("layers"):
             raise ValueError("kind and layers exclude each other: remove one of them")
         return kind
 
     @field_validator("config", mode="before")
     @classmethod
-    def _nothing_without_kind(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_config(cls, value: Any, info: ValidationInfo) -> Any:
         if "kind" in info.data and info.data["kind"] is None:
             if value:
                 name = str(next(iter(value)))
@@ -247,7 +247,7 @@ class Attention(Part):
         return (Choice(kind=self.kind, config=self.config),) if self.kind else ()
 
 
-def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo]]:
+def list_settings(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo]]:
     """Return the settings that each mapping in `data` may hold, by its path."""
     found: dict[Path, dict[str, FieldInfo]] = {}
 
@@ -261,7 +261,7 @@ def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo
         elif isinstance(value, dict):
             fields: dict[str, FieldInfo] = {}
             for config in configs:
-                fields |= _fields(config, value)
+                fields |= _list_fields(config, value)
             found[path] = fields
             for key, field in fields.items():
                 if inner := config_classes(field.annotation):
@@ -271,7 +271,7 @@ def known(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo
     return found
 
 
-def _fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, FieldInfo]:
+def _list_fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, FieldInfo]:
     if not issubclass(config, Part):
         return dict(config.model_fields)
     chosen = config.config_of(value)

@@ -52,15 +52,15 @@ class Defaults:
         """Return the settings for a model of the family of this size; raise `Refused`."""
         found: dict[str, Any] = {}
         if "lr" not in self.given:
-            found["lr"] = self._rate(width, family.config.rate_share)
+            found["lr"] = self._choose_rate(width, family.config.rate_share)
         warm = any(name in self.given for name in WARMUPS)
         if "schedule" not in self.given and not warm:
             found["schedule"] = SCHEDULE
         if not warm:
             found["warmup_ratio"] = WARMUP
-        return found | self._length(family.count(width, layers), family.vocab_size > 0)
+        return found | self._choose_length(family.count(width, layers), family.vocab_size > 0)
 
-    def _rate(self, width: int, share: float) -> float:
+    def _choose_rate(self, width: int, share: float) -> float:
         optimizer = self.recipe.train.optimizer
         rate = optimizer.module.peak_lr(optimizer.config, width)
         if rate is None:
@@ -68,7 +68,7 @@ class Defaults:
             raise Refused(("train", "lr"), what)
         return float(f"{rate * share:.2g}")
 
-    def _length(self, parameters: int, has_vocabulary: bool) -> dict[str, Any]:
+    def _choose_length(self, parameters: int, has_vocabulary: bool) -> dict[str, Any]:
         """Return steps or epochs, and the tokens of a step."""
         has_length = any(name in self.given for name in LENGTHS)
         if has_length and "tokens_per_step" in self.given:
@@ -86,21 +86,21 @@ class Defaults:
         found: dict[str, Any] = {}
         step = self.given.get("tokens_per_step")
         if step is None:
-            step = found["tokens_per_step"] = self._step(tokens, epoch)
+            step = found["tokens_per_step"] = self._choose_step(tokens, epoch)
         if has_length:
             return found
         return found | ({"epochs": EPOCHS} if by_text else {"steps": max(1, round(tokens / step))})
 
-    def _step(self, tokens: float, epoch: float | None) -> int:
+    def _choose_step(self, tokens: float, epoch: float | None) -> int:
         if "steps" in self.given:
             tokens = 4.0 * self.given["steps"] ** 2  # as steps · 2 √tokens are all tokens
         elif "epochs" in self.given and epoch is not None:
             tokens = self.given["epochs"] * epoch
         longest = getattr(self.recipe.objective[0].config, "max_length", None)
-        return tokens_per_step(tokens, longest, self.given.get("tokens_per_batch"))
+        return choose_tokens_per_step(tokens, longest, self.given.get("tokens_per_batch"))
 
 
-def tokens_per_step(tokens: float, longest: int | None, batch: int | None) -> int:
+def choose_tokens_per_step(tokens: float, longest: int | None, batch: int | None) -> int:
     """Return the tokens of a step of a run of so many: about 2 √tokens, a power of 2.
 
     A sequence of the longest length fits; the result is a multiple of a given `batch`.

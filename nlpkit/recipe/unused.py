@@ -16,21 +16,21 @@ from nlpkit.recipe.places import Document, Path, Problem
 _DECODING = ("beam", "length_penalty")  # settings of `eval` for answers that are written
 
 
-def warnings(recipe: Any, document: Document) -> list[str]:
+def list_warnings(recipe: Any, document: Document) -> list[str]:
     """Return a line for each setting that is not its default and has no effect."""
     found = [
         Problem.at(document.place((*path, name)), (*path, name), f"has no effect {why}")
-        for path, config, name, why in _without_effect(recipe)
+        for path, config, name, why in _find_unused(recipe)
         if not config.is_default(name)
     ]
     return [str(problem) for problem in sorted(found)]
 
 
-def _without_effect(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
+def _find_unused(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
     """Yield the place of the settings, the settings, a name among them, and why."""
     objectives = ", ".join(section.name for section in recipe.objective)
     writes = any(map(writes_answers, fit.classes(recipe.objective)))
-    for path, config in _sections((), recipe):
+    for path, config in _walk((), recipe):
         reasons = dict(config.without_effect())
         if path == ("eval",) and not writes:
             why = f"with objective {objectives}, which nlpkit eval lets write no answers"
@@ -39,14 +39,14 @@ def _without_effect(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]
             yield path, config, name, why
 
 
-def _sections(path: Path, value: Any) -> Iterator[tuple[Path, FrozenConfig]]:
+def _walk(path: Path, value: Any) -> Iterator[tuple[Path, FrozenConfig]]:
     """Yield all settings in `value`, with their places."""
     if isinstance(value, tuple | list):
         single = path == ("objective",) and len(value) == 1  # a single objective has no number
         for number, each in enumerate(value):
-            yield from _sections(path if single else (*path, number), each)
+            yield from _walk(path if single else (*path, number), each)
     elif isinstance(value, FrozenConfig):
         yield path, value
         for name in type(value).model_fields:
             inner = path if isinstance(value, Part) and name == "config" else (*path, name)
-            yield from _sections(inner, getattr(value, name))
+            yield from _walk(inner, getattr(value, name))

@@ -96,13 +96,13 @@ def read(text: str | bytes, source: str, order: int = 0) -> Document:
     document = Document(None, {(): Place(source, order)})
     try:
         if root := _compose(text):
-            document.data = _Reading(document, source, order).plain(root, (), _mark(root))
+            document.data = _Reading(document, source, order).convert(root, (), _get_mark(root))
         return document
     except yaml.reader.ReaderError as error:
         mark = _position(text, error.position)
         what = f"the character U+{error.character:04X} is not allowed in YAML"
     except yaml.MarkedYAMLError as error:
-        mark, what = _syntax_error(error)
+        mark, what = _explain_syntax(error)
     raise RecipeError([str(Problem.at(Place(source, order, mark, mark), (), what))])
 
 
@@ -124,7 +124,7 @@ class _Loader(yaml.BaseLoader):
         is_key = isinstance(parent, yaml.MappingNode) and index is None
         self.level += 1
         self.values += not is_key
-        if what := self._refusal(event, is_key):
+        if what := self._refuse(event, is_key):
             raise _Refused(event, what)
         if not isinstance(event, yaml.AliasEvent):
             self.anchors.pop(event.anchor, None)  # YAML 1.2 lets a name be used again
@@ -132,7 +132,7 @@ class _Loader(yaml.BaseLoader):
         self.level -= 1
         return node
 
-    def _refusal(self, event: Any, is_key: bool) -> str | None:
+    def _refuse(self, event: Any, is_key: bool) -> str | None:
         if is_key and not isinstance(event, yaml.ScalarEvent):
             return "the name of a setting must be a word"
         if is_key and event.value == "<<" and event.style is None:
@@ -146,10 +146,10 @@ class _Loader(yaml.BaseLoader):
         elif event.tag is not None:
             name = event.tag.replace("tag:yaml.org,2002:", "!!")
             return f"the tag {name} is not allowed: a recipe is plain data"
-        return _too_much(self.values, self.level)
+        return _check_limits(self.values, self.level)
 
 
-def _too_much(values: int, level: int) -> str | None:
+def _check_limits(values: int, level: int) -> str | None:
     if values > MAX_VALUES:
         return f"more than {MAX_VALUES:,} values (aliases written out)"
     return f"nested deeper than {MAX_DEPTH} levels" if level > MAX_DEPTH else None
@@ -171,11 +171,11 @@ class _Reading:
         self.document, self.source, self.order = document, source, order
         self.values = 0
 
-    def plain(self, node: yaml.Node, path: Path, key: tuple[int, int]) -> Any:
+    def convert(self, node: yaml.Node, path: Path, key: tuple[int, int]) -> Any:
         """Return the value of `node`, and note the places of it and of all in it."""
-        mark = _mark(node)
+        mark = _get_mark(node)
         self.values += 1
-        if what := _too_much(self.values, len(path) + 1):
+        if what := _check_limits(self.values, len(path) + 1):
             raise _Refused(node, what)
         text, quoted = None, False
         if isinstance(node, yaml.ScalarNode):
@@ -185,29 +185,31 @@ class _Reading:
             if "\0" in text:
                 what = "contains a NUL character, which no setting can have"
                 self.document.problems.append(Problem.at(self.document.places[path], path, what))
-            return text if quoted else scalar(text)
+            return text if quoted else parse_scalar(text)
         if isinstance(node, yaml.SequenceNode):
-            return [self.plain(item, (*path, i), _mark(item)) for i, item in enumerate(node.value)]
+            return [
+                self.convert(item, (*path, i), _get_mark(item)) for i, item in enumerate(node.value)
+            ]
         data: dict[str, Any] = {}
         first: dict[str, int] = {}
         for setting, value in node.value:
-            name, mark = setting.value, _mark(setting)
+            name, mark = setting.value, _get_mark(setting)
             if name in data:
                 what = f"given twice, first in line {first[name]}"
                 place = Place(self.source, self.order, mark, mark)
                 self.document.problems.append(Problem.at(place, (*path, name), what))
                 continue
             first[name] = mark[0]
-            data[name] = self.plain(value, (*path, name), mark)
+            data[name] = self.convert(value, (*path, name), mark)
         return data
 
 
-def _mark(found: Any) -> tuple[int, int]:
+def _get_mark(found: Any) -> tuple[int, int]:
     """Return line and column, from 1, of an event or a node."""
     return found.start_mark.line + 1, found.start_mark.column + 1
 
 
-def _syntax_error(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
+def _explain_syntax(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
     # A quote, alias or key that goes wrong: where it starts, not where that was noticed.
     scanning = (error.context or "").startswith("while scanning")
     mark = (error.context_mark if scanning else None) or error.problem_mark
@@ -223,7 +225,7 @@ def _syntax_error(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
     return (mark.line + 1, mark.column + 1), f"not YAML: {said}"
 
 
-def scalar(text: str) -> Any:
+def parse_scalar(text: str) -> Any:
     """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
@@ -238,13 +240,13 @@ class _Dumper(yaml.SafeDumper):
     """Quotes whatever YAML 1.1 or `read` would not take for text."""
 
 
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
     # PyYAML writes U+0085 and U+2028 as they are and reads them as ends of lines.
     style = None if text.isprintable() else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 

@@ -60,11 +60,11 @@ def run(arguments: list[str]) -> None:
 
 def make_overview() -> str:
     """Return the help: how it is called, and a line for each score of the folder."""
-    from nlpkit.help_page import HELP_ROW, page
+    from nlpkit.help_page import HELP_ROW, format_page
 
     scores = [(name, registry.about(FOLDER, name)) for name in registry.names(FOLDER)]
     usage = [f"nlpkit score {form}" for form in _FORMS]
-    return page(usage, _ABOUT, {"Scores": scores, "Options": [HELP_ROW]})
+    return format_page(usage, _ABOUT, {"Scores": scores, "Options": [HELP_ROW]})
 
 
 def _run_tool(name: str, module: Tool, arguments: list[str]) -> None:

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from inspect import cleandoc
 
-from nlpkit.help_page import HELP_ROW, page
+from nlpkit.help_page import HELP_ROW, format_page
 
 _TITLES = {"positional arguments": "Arguments", "options": "Options"}
 _FEW = 24  # letters of choices that fit beside an option's name
@@ -31,7 +31,7 @@ def make_help(
     forms = forms or [" ".join([*arguments, "[OPTIONS]"])]
     usage = [f"{parser.prog} {form}" for form in forms]
     about = "\n\n".join(cleandoc(each or "") for each in abouts)
-    return page(usage, about, ordered | {"Options": [*options, HELP_ROW]})
+    return format_page(usage, about, ordered | {"Options": [*options, HELP_ROW]})
 
 
 def _row(parser: argparse.ArgumentParser, action: argparse.Action) -> tuple[str, str]:
