@@ -256,6 +256,7 @@ def test_recipe_takes_a_module_of_the_users(tmp_path, monkeypatch):
         "from nlpkit.models.config import ModelConfig\n"
         "class Config(ModelConfig):\n    depth: int = 2\n"
         "    prompt_length: int = 1\n    prompts: int = 1\n"
+        "MODEL_TYPE, DEFAULT_OBJECTIVE, VOCABULARY = 'rwkv', 'clm', ('bpe',)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     text = GOOD.replace("{family: cpm_ant}", "{family: mylab.rwkv, depth: 3}")
