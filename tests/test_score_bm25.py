@@ -140,12 +140,13 @@ def test_bm25_explanation_adds_up_to_the_score(variant: str) -> None:
         scores = ranker.scores(words)
         for document in range(len(texts)):
             parts = ranker.explain(words, document)
-            assert sum(p.contribution for p in parts) == pytest.approx(scores[document], abs=1e-12)
+            assert sum(p["contribution"] for p in parts) == pytest.approx(
+                scores[document], abs=1e-12
+            )
             for part in parts:
-                idf, _, tf_part = part.parts
-                product = part.weight * idf * tf_part
-                assert part.contribution == pytest.approx(product, abs=1e-12)
-                assert part.in_document == texts[document].split().count(part.term)
+                product = part["weight"] * part["idf"] * part["tf part"]
+                assert part["contribution"] == pytest.approx(product, abs=1e-12)
+                assert part["tf"] == texts[document].split().count(part["term"])
 
 
 def test_bm25_explain_option_prints_the_table_and_json(

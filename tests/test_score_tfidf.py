@@ -135,13 +135,15 @@ def test_tfidf_explanation_adds_up_to_the_score(variant: str) -> None:
         scores = ranker.scores(query.split())
         for document in range(len(texts)):
             parts = ranker.explain(query.split(), document)
-            assert sum(p.contribution for p in parts) == pytest.approx(scores[document], abs=1e-12)
+            assert sum(p["contribution"] for p in parts) == pytest.approx(
+                scores[document], abs=1e-12
+            )
             for part in parts:
-                if part.in_document:
-                    idf, size = part.parts
-                    tf = part.in_document / size if variant != "sublinear" else size
-                    product = part.weight * tf * idf
-                    assert part.contribution == pytest.approx(product, abs=1e-12)
+                if part["tf"]:
+                    size = next((part[name] for name in ("length", "norm") if name in part), 1)
+                    tf = part["tf part"] if variant == "sublinear" else part["tf"] / size
+                    product = part["weight"] * tf * part["idf"]
+                    assert part["contribution"] == pytest.approx(product, abs=1e-12)
 
 
 @pytest.mark.parametrize("variant", tfidf.VARIANTS)

@@ -46,7 +46,6 @@ class Weighting:
     """BM25 in one of `VARIANTS`; raise `UsageError` for parameters out of range."""
 
     signed: bool
-    columns = ("idf", "length factor", "tf part")
 
     def __init__(
         self,
@@ -104,14 +103,14 @@ class Weighting:
         k3 = self._k3
         return [float(n) if k3 is None else (k3 + 1) * n / (k3 + n) for n in counts]
 
-    def parts(self, term: int, document: int) -> tuple[float, ...]:
+    def parts(self, term: int, document: int) -> dict[str, float]:
         """Return the idf, the length factor and the tf part of a term in a document."""
         count = float(self._index.count(term, document))
         factor = float(self._factors[document])
-        if not count and self._variant not in _WITH_DELTA:
-            return self._idf(term), factor, 0.0
-        part = self._part(np.array([count]), np.array([factor]))
-        return self._idf(term), factor, float(part[0])
+        part = 0.0
+        if count or self._variant in _WITH_DELTA:
+            part = float(self._part(np.array([count]), np.array([factor]))[0])
+        return {"idf": self._idf(term), "length factor": factor, "tf part": part}
 
     def _idf(self, term: int) -> float:
         N, df = len(self._index.ids), int(self._index.frequencies[term])

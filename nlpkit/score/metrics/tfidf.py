@@ -29,7 +29,6 @@ from nlpkit.score.search import command
 from nlpkit.score.search.inverted_index import Index
 
 VARIANTS = ("plain", "unsmoothed", "sublinear", "sklearn")
-_COLUMN = {"plain": "length", "unsmoothed": "length", "sublinear": "tf part", "sklearn": "norm"}
 
 
 class Weighting:
@@ -39,7 +38,6 @@ class Weighting:
         self._index = index
         self._variant = variant
         self.signed = variant == "plain"
-        self.columns = ("idf", _COLUMN[variant])
 
     @property
     def parameters(self) -> dict[str, str | float | None]:
@@ -71,13 +69,14 @@ class Weighting:
         norm = math.sqrt(math.fsum(v * v for v in values))
         return [v / norm for v in values]
 
-    def parts(self, term: int, document: int) -> tuple[float, ...]:
+    def parts(self, term: int, document: int) -> dict[str, float]:
         """Return the idf, and the divisor of the count, or for `sublinear` the tf part."""
-        idf = float(self._idf[term])
-        if self._variant != "sublinear":
-            return idf, float(self._sizes[document])
-        count = self._index.count(term, document)
-        return idf, 1 + math.log(count) if count else 0.0
+        idf = {"idf": float(self._idf[term])}
+        if self._variant == "sublinear":
+            count = self._index.count(term, document)
+            return {**idf, "tf part": 1 + math.log(count) if count else 0.0}
+        name = "norm" if self._variant == "sklearn" else "length"
+        return {**idf, name: float(self._sizes[document])}
 
     @cached_property
     def _idf(self) -> np.ndarray:

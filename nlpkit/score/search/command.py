@@ -214,12 +214,12 @@ def _explain(
     terms = words(texts[query])
     parts = ranker.explain(terms, numbers[document])
     unknown = [*dict.fromkeys(word for word in terms if word not in ranker.index.terms)]
-    columns = ranker.weighting.columns
     if form == "json":
-        explanation = run_lines.explanation_to_object(query, document, parts, columns, unknown)
-        sys.stdout.write(json.dumps(explanation, ensure_ascii=False) + "\n")
+        total = run_lines.sum_contributions(parts)
+        found = {"query": query, "document": document, "score": total, "terms": parts}
+        sys.stdout.write(json.dumps(found | {"unknown": unknown}, ensure_ascii=False) + "\n")
     else:
-        sys.stdout.write(run_lines.format_explanation(query, document, parts, columns, unknown))
+        sys.stdout.write(run_lines.format_explanation(query, document, parts, unknown))
 
 
 @contextlib.contextmanager

@@ -30,10 +30,6 @@ class Weighting(Protocol):
     def signed(self) -> bool:
         """Whether a word can lower the score of a document that contains it."""
 
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The names of the numbers that `parts` returns."""
-
     def impacts(self, term: int) -> np.ndarray:
         """Return the impact on each document with the term, minus `absent`: (df,) float64."""
 
@@ -43,7 +39,7 @@ class Weighting(Protocol):
     def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
         """Return the weight of each term of a query, from the counts of the terms."""
 
-    def parts(self, term: int, document: int) -> tuple[float, ...]:
+    def parts(self, term: int, document: int) -> dict[str, float]:
         """Return the numbers from which the impact is computed, for `--explain`."""
 
 
@@ -54,16 +50,9 @@ class Hit(NamedTuple):
     score: float
 
 
-class Part(NamedTuple):
-    """The contribution of a term of a query to the score of a document."""
-
-    term: str
-    in_query: int
-    weight: float
-    in_document: int
-    frequency: int  # documents with the term
-    parts: tuple[float, ...]
-    contribution: float
+# The contribution of a term of a query to the score of a document, and what it is computed from:
+# `qtf`, how often it is in the query, `tf`, in the document, `df` documents with it, and so on.
+Part = dict[str, str | float]
 
 
 class Ranker:
@@ -112,7 +101,7 @@ class Ranker:
         counts = self.known(words)
         weights = self.weighting.weights([*counts], [*counts.values()])
         names = {term: word for word in words if (term := self.index.terms.get(word)) is not None}
-        explained = []
+        explained: list[Part] = []
         for (term, in_query), weight in zip(counts.items(), weights, strict=True):
             count = self.index.count(term, document)
             impact = self.weighting.absent(term)
@@ -120,12 +109,12 @@ class Ranker:
                 span = self.index.postings(term)
                 posting = np.searchsorted(self.index.documents[span], document)
                 impact += float(self.weighting.impacts(term)[posting])
-            frequency = int(self.index.frequencies[term])
-            parts = self.weighting.parts(term, document)
-            contribution = weight * impact
-            explained.append(
-                Part(names[term], in_query, weight, count, frequency, parts, contribution)
-            )
+            part: Part = {"term": names[term], "qtf": in_query, "weight": weight, "tf": count}
+            part |= {
+                "df": int(self.index.frequencies[term]),
+                **self.weighting.parts(term, document),
+            }
+            explained.append(part | {"contribution": weight * impact})
         return explained
 
     def _add(self, counts: dict[int, int], scores: np.ndarray) -> float:

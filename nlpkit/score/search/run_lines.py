@@ -80,41 +80,21 @@ def _write_json(ranked: Ranked, signature: str) -> str:
 
 
 def format_explanation(
-    query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
+    query: str, document: str, terms: Sequence[Part], unknown: Sequence[str]
 ) -> str:
     """Return a table: a row for each term with its contribution, then the sum."""
-    rows = [["term", "qtf", "weight", "tf", "df", *columns, "adds"]]
-    for part in parts:
-        counts = [part.term, str(part.in_query), f"{part.weight:.6g}"]
-        counts += [str(part.in_document), str(part.frequency)]
-        values = [f"{value:.6g}" for value in part.parts]
-        rows.append([*counts, *values, repr(part.contribution)])
-    rows.append(["sum", *[""] * (len(rows[0]) - 2), repr(_sum(parts))])
+    names = [*terms[0]][:-1] if terms else ["term"]
+    rows = [[*names, "adds"]]
+    for term in terms:
+        values = [f"{v:.6g}" if isinstance(v, float) else str(v) for v in term.values()]
+        rows.append([*values[:-1], repr(term["contribution"])])
+    rows.append(["sum", *[""] * (len(names) - 1), repr(sum_contributions(terms))])
     lines = [f"query {query}, document {document}", *aligned(rows)]
     if unknown:
         lines.append(f"in no document: {' '.join(unknown)}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def explanation_to_object(
-    query: str, document: str, parts: Sequence[Part], columns: Sequence[str], unknown: Sequence[str]
-) -> dict[str, object]:
-    """Return the values of `explanation` for JSON."""
-    terms = [
-        {
-            "term": part.term,
-            "qtf": part.in_query,
-            "weight": part.weight,
-            "tf": part.in_document,
-            "df": part.frequency,
-            **dict(zip(columns, part.parts, strict=True)),
-            "contribution": part.contribution,
-        }
-        for part in parts
-    ]
-    values = {"query": query, "document": document, "score": _sum(parts)}
-    return values | {"terms": terms, "unknown": list(unknown)}
-
-
-def _sum(parts: Sequence[Part]) -> float:
-    return sum(part.contribution for part in parts)
+def sum_contributions(terms: Sequence[Part]) -> float:
+    """Return the score that the terms of a query give a document."""
+    return sum(float(term["contribution"]) for term in terms)
