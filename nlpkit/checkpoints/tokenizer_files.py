@@ -13,9 +13,7 @@ from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.config import ModelConfig
 from nlpkit.tokenizers.library import source_and_target
-from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
-from nlpkit.tokenizers.library.template import with_template, with_words
 
 SETTINGS = "tokenizer_config.json"
 _PAD = "<pad>"  # pads where a tokenizer has no token of its own for it, but an objective added this
@@ -108,6 +106,8 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     file = directory / "tokenizer.json"
     if use.template is not None and file.is_file():
+        from nlpkit.tokenizers.library.template import with_template, with_words
+
         text = with_template(file.read_text(encoding="utf-8"), use.template)
         if isinstance(tokenizer, Extendable):
             words = use.template.words
@@ -123,6 +123,8 @@ def reads_alike(one: Tokenizer, other: Tokenizer) -> bool:
 def _fingerprint(tokenizer: Tokenizer) -> str:
     if isinstance(tokenizer, SourceAndTarget):
         return f"{_fingerprint(tokenizer.source)} {_fingerprint(tokenizer.target)}"
+    from nlpkit.tokenizers.library.hf import LibraryTokenizer
+
     if isinstance(tokenizer, LibraryTokenizer):
         return tokenizer.fingerprint_of_ids()
     return tokenizer.fingerprint()

@@ -150,38 +150,39 @@ def train(
 
     `more_key` is what the texts depend on beside `text`. `old` is the kind and the tokenizer.
     """
-    assert section.kind is not None
+    kind = section.kind
+    assert kind is not None
     config = section.config.model_dump()
-    key = {"kind": section.kind, "config": config, **text.key(), **(more_key or {})}
+    key = {"kind": kind, "config": config, **text.key(), **(more_key or {})}
     if old is not None:
         key["grown from"] = old[1].fingerprint()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
     path, callbacks = text.cache / "tokenizers" / digest, text.callbacks
     if path.is_dir():
         try:
-            return _kept(path)
+            return _kept(path, kind)
         except FileError as error:
             callbacks.note(f"tokenizer: {error}; training it again")
     counts = Counts()
     if old is None:
-        made_by = registry.load("tokenizers", section.kind).Tokenizer
+        made_by = registry.load("tokenizers", kind).Tokenizer
         tokenizer = made_by.train(_counted(texts(counts), callbacks), section.config)
     else:
         from nlpkit.runs import grow_vocabulary
 
         tokenizer = grow_vocabulary.grow(
-            old[1], old[0], section.kind, _counted(texts(counts), callbacks), config
+            old[1], old[0], kind, _counted(texts(counts), callbacks), config
         )
     with scratch(path.parent) as workdir:
         built = workdir / "tokenizer"
         tokenizer_files.save(tokenizer, built)
         write_json(built / HASHES, {file.name: file_sha256(file) for file in built.iterdir()})
-        publish(built, path, lambda: _is_sound(path))
+        publish(built, path, lambda: _is_sound(path, kind))
     how = (
         f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
     )
     callbacks.note(
-        f"{what}: {section.kind}, {tokenizer.vocab_size:,} tokens{how} on "
+        f"{what}: {kind}, {tokenizer.vocab_size:,} tokens{how} on "
         f"{number_of(counts.documents, 'documents')}"
     )
     return tokenizer
@@ -219,8 +220,8 @@ def _with_special_tokens(
     return tokenizer.extended(lacking) if lacking else tokenizer
 
 
-def _kept(path: Path) -> Tokenizer:
-    """Return the tokenizer in a directory of the cache.
+def _kept(path: Path, kind: str) -> Tokenizer:
+    """Return the tokenizer of this kind in a directory of the cache.
 
     Raises:
         FileError: a file differs from the one that was written, or is missing.
@@ -232,12 +233,13 @@ def _kept(path: Path) -> Tokenizer:
             raise FileError(f"{path / name}: cannot be read: {error.strerror}") from error
         if found != expected:
             raise FileError(f"{path / name}: damaged, its hash differs from the one in {HASHES}")
-    return tokenizer_files.load(path)[1]
+    tokenizer: Tokenizer = registry.load("tokenizers", kind).Tokenizer.load(path)
+    return tokenizer
 
 
-def _is_sound(path: Path) -> bool:
+def _is_sound(path: Path, kind: str) -> bool:
     try:
-        _kept(path)
+        _kept(path, kind)
     except FileError:
         return False
     return True
