@@ -3,6 +3,7 @@ released them (with `models/NAME/original.py`)."""
 
 import contextlib
 import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 
 from nlpkit import registry
-from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
+from nlpkit.checkpoints import hf_layout, tokenizer_files
+from nlpkit.checkpoints.files import OPTIMIZER_STATE
 from nlpkit.checkpoints.hf_model import find_family
-from nlpkit.disk import read_json
+from nlpkit.disk import file_sha256, read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 
@@ -107,8 +109,10 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
     adapter = hf_layout.read_adapters(path)
     if adapter is None:
         return _read(path, family)[1]
-    base_path = peft_layout.find_base(path, adapter)
+    base_path = _find_base(path, adapter)
     name, content = _read(base_path, family)
+    from nlpkit.checkpoints import peft_layout
+
     if peft_layout.is_own(adapter):
         return peft_layout.merge(path, adapter, name, content)
     from nlpkit.checkpoints import foreign_adapters
@@ -135,7 +139,7 @@ def find_homes(path: Path) -> list[Path]:
     adapter = hf_layout.read_adapters(path)
     if adapter is None or (path / "config.json").is_file():
         return [path]
-    return [path, peft_layout.find_base(path, adapter)]
+    return [path, _find_base(path, adapter)]
 
 
 def find_tokenizer(path: Path) -> Path:
@@ -155,7 +159,7 @@ def find_base(path: Path) -> Path | None:
     A resumed run must use this path, because the target of the link `latest` may have changed.
     """
     adapter = hf_layout.read_adapters(path)
-    return None if adapter is None else peft_layout.find_base(path, adapter).resolve()
+    return None if adapter is None else _find_base(path, adapter).resolve()
 
 
 def hash_base(path: Path) -> str:
@@ -169,5 +173,38 @@ def hash_base(path: Path) -> str:
     elif find_original(path) is not None:
         problem = "is not in transformers' layout; convert it first"
     else:
-        return peft_layout.hash_weights(path)
+        return _hash_weights(path)
     raise UsageError(f"lora: {path} {problem}: nlpkit convert {path} DIR")
+
+
+def _find_base(directory: Path, adapter: Mapping[str, Any]) -> Path:
+    """Return the base checkpoint of adapters; its hash is checked if the adapters store one.
+
+    Raises:
+        FileError: the base is missing, is another checkpoint, or has adapters itself.
+    """
+    named = adapter.get("base_model_name_or_path")
+    if not isinstance(named, str) or not named:
+        raise FileError(f"{directory / hf_layout.ADAPTERS}: base_model_name_or_path is missing")
+    candidates = [Path(named).expanduser(), directory / named]
+    base = next((path for path in candidates if (path / "config.json").is_file()), None)
+    if base is None:
+        raise FileError(
+            f"{directory}: its base {named} does not exist; restore it, or change "
+            f"base_model_name_or_path in {hf_layout.ADAPTERS}"
+        )
+    if hf_layout.read_adapters(base) is not None:
+        raise FileError(
+            f"{directory}: its base {base} has adapters itself; merge them first: "
+            f"nlpkit convert {base} DIR"
+        )
+    base_hash = hf_layout.read_notes(directory).get("base")
+    if base_hash is not None and base_hash != _hash_weights(base):
+        raise FileError(f"{directory}: {base} is not the model that these adapters were trained on")
+    return base
+
+
+def _hash_weights(directory: Path) -> str:
+    """Return a SHA-256 over the weights of a checkpoint directory."""
+    names = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
+    return file_sha256(*sorted(names))

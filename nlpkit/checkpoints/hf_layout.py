@@ -13,7 +13,6 @@ from torch import Tensor
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.models.pickled import read_state_dict
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"  # read where there is no other file: tensors alone
@@ -157,6 +156,8 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileError(f"{path}: {_explain_absence(path)}")
     if path.suffix == ".bin":
+        from nlpkit.models.pickled import read_state_dict
+
         return read_state_dict(path)
     try:
         return load_file(path)

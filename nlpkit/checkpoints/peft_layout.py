@@ -14,9 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nlpkit.checkpoints import hf_layout
-from nlpkit.checkpoints.files import OPTIMIZER_STATE
 from nlpkit.contracts.format import HfFormat
-from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 from nlpkit.models import families, hf_format, lora
 from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
@@ -134,15 +132,18 @@ def read_state(
     """Return the part of the state dict that nlpkit saved in a directory of adapters.
 
     Raises:
-        KeyError: an adapter is missing.
+        FileError: an adapter is missing.
     """
     tensors, module = read_tensors(directory), families.load_model(family)
     form = module.FORMAT
-    state = {
-        name: tensors[f"{hf_format.in_memory(form, theirs)}.{matrix}"]
-        for ours, theirs in targets.items()
-        for matrix, name in lora.name_matrices(ours).items()
-    }
+    try:
+        state = {
+            name: tensors[f"{hf_format.in_memory(form, theirs)}.{matrix}"]
+            for ours, theirs in targets.items()
+            for matrix, name in lora.name_matrices(ours).items()
+        }
+    except KeyError as error:
+        raise FileError(f"{directory}: {error} is missing from {WEIGHTS}") from error
     table_a = lora.name_matrices(lora.TABLE)[lora.TABLE_A]
     if table_a in state:
         state[table_a] = state[table_a][:, :vocab_size].clone()
@@ -198,33 +199,6 @@ def merge(
     return hf_layout.replace_settings((base[0], tensors), directory)
 
 
-def find_base(directory: Path, adapter: Mapping[str, Any]) -> Path:
-    """Return the base checkpoint of adapters; its hash is checked if the adapters store one.
-
-    Raises:
-        FileError: the base is missing, is another checkpoint, or has adapters itself.
-    """
-    named = adapter.get("base_model_name_or_path")
-    if not isinstance(named, str) or not named:
-        raise FileError(f"{directory / SETTINGS}: base_model_name_or_path is missing")
-    candidates = [Path(named).expanduser(), directory / named]
-    base = next((path for path in candidates if (path / "config.json").is_file()), None)
-    if base is None:
-        raise FileError(
-            f"{directory}: its base {named} does not exist; restore it, or change "
-            f"base_model_name_or_path in {SETTINGS}"
-        )
-    if hf_layout.read_adapters(base) is not None:
-        raise FileError(
-            f"{directory}: its base {base} has adapters itself; merge them first: "
-            f"nlpkit convert {base} DIR"
-        )
-    base_hash = hf_layout.read_notes(directory).get("base")
-    if base_hash is not None and base_hash != hash_weights(base):
-        raise FileError(f"{directory}: {base} is not the model that these adapters were trained on")
-    return base
-
-
 def read_tensors(directory: Path) -> dict[str, Tensor]:
     """Return the tensors of adapters, by the names of transformers and LoRA without peft's own."""
     path = directory / WEIGHTS
@@ -238,9 +212,3 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
         name.removeprefix(_PREFIX).replace(".base_layer.", "."): tensor
         for name, tensor in tensors.items()
     }
-
-
-def hash_weights(directory: Path) -> str:
-    """Return a SHA-256 over the weights of a checkpoint directory."""
-    names = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
-    return file_sha256(*sorted(names))

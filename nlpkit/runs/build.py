@@ -22,7 +22,6 @@ from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, UsageError
-from nlpkit.models import lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import taken_head
 from nlpkit.models.rows import resize_embeddings
@@ -84,6 +83,8 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         if part.same_task and (head := taken_head(dict(old))):
             model.head.load_state_dict(head)
     if part.lora is not None:
+        from nlpkit.models import lora
+
         lora.adapt(model, part.lora, part.targets)
     if part.objective_heads is not None and (heads := part.objective_heads()):
         from nlpkit.checkpoints import objective_heads

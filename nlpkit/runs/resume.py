@@ -14,8 +14,6 @@ from nlpkit.checkpoints import (
     files,
     hf_layout,
     hf_model,
-    objective_heads,
-    peft_layout,
     tokenizer_files,
 )
 from nlpkit.errors import FileError, UsageError
@@ -102,6 +100,8 @@ def _restore_tensors(run: Run, path: Path) -> None:
     Raises:
         KeyError, RuntimeError: a tensor is missing, or has another shape.
     """
+    from nlpkit.checkpoints import objective_heads
+
     weights = {**_weights(run, path), **objective_heads.read(path)}
     try:
         optimizer_state = load_file(path / files.OPTIMIZER_STATE)
@@ -177,10 +177,9 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
         return hf_model.from_hf(part.family, path, *hf_layout.read(path)).state
     if hf_layout.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is not the base of these adapters")
-    try:
-        return peft_layout.read_state(path, part.family, part.targets, run.data.vocab_size)
-    except KeyError as error:
-        raise FileError(f"{path}: {error} is missing from {peft_layout.WEIGHTS}") from error
+    from nlpkit.checkpoints import peft_layout
+
+    return peft_layout.read_state(path, part.family, part.targets, run.data.vocab_size)
 
 
 def find_checkpoint(run: Run, resume: str) -> files.Checkpoint | None:

@@ -22,7 +22,6 @@ from nlpkit.checkpoints import (
 )
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DivergedError, FileError
-from nlpkit.models import lora
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
@@ -129,7 +128,11 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         "objective": build.objective_notes(run.resolved, objective),
         "progress": progress,
     }
-    plain = weights if part.lora is None else lora.remove_adapters(weights)
+    plain = weights
+    if part.lora is not None:
+        from nlpkit.models import lora
+
+        plain = lora.remove_adapters(weights)
     labels = getattr(objective.config, "labels", None)
     folders = hf_model.to_hf(part.family, part.config, plain, ids, part.head, labels)
     settings, tensors = folders[""]
