@@ -263,7 +263,7 @@ def test_aft_that_writes_with_keys_far_apart_is_exact() -> None:
     # As above: one token after the other, after a first key of 0.
     k = torch.tensor([[0.0], [400.0], [-400.0], [399.0], [401.0]])
     v = torch.arange(1.0, 6.0)[:, None]
-    found, _ = aft.continued(k[1:], v[1:], aft.weighted(k[:1], v[:1]))
+    found, _ = aft.continue_means(k[1:], v[1:], aft.weigh(k[:1], v[:1]))
     weights = (k.view(-1).repeat(5, 1) + torch.full((5, 5), -torch.inf).triu(1)).softmax(1)
     torch.testing.assert_close(found.float(), (weights @ v)[1:])
 

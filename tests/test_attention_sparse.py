@@ -13,7 +13,7 @@ import torch
 from nlpkit import attention, recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
-from nlpkit.attention.kernels.cuts import cuts
+from nlpkit.attention.kernels.cuts import make_cuts
 from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import RecipeError, Unsupported
 from nlpkit.models.gpt2 import Config
@@ -144,7 +144,7 @@ def test_pairs_of_split_heads_are_the_mean_of_the_shares(choice) -> None:
 def test_pieces_have_each_visible_pair_once(choice) -> None:
     layout = Layout.of(RAGGED)
     seen = torch.zeros(layout.total, layout.total, dtype=torch.int64)
-    for cut in cuts(_request(choice, layout)):
+    for cut in make_cuts(_request(choice, layout)):
         queries, keys = (
             torch.arange(layout.total) if order.tokens is None else order.tokens
             for order in (cut.queries, cut.keys)
@@ -309,7 +309,7 @@ def test_sparse_computes_few_pairs_that_are_hidden(choice, most) -> None:
     # Counted, not timed: the pairs of the tiles over those of the mask, at 8,192 tokens.
     found = sum(
         (block.rows.stop - block.rows.start) * (tile.keys.stop - tile.keys.start)
-        for cut in cuts(_request(choice, Layout.of([8192])))
+        for cut in make_cuts(_request(choice, Layout.of([8192])))
         for block in cut.blocks
         for tile in block.tiles
     )

@@ -74,7 +74,7 @@ class Cache:
         first = request.layout.past is None
         if first:
             self._states[key] = []
-        return _layers(self._states[key], first)
+        return _iterate(self._states[key], first)
 
     def state(self, name: str) -> dict[str, Tensor]:
         """Return a state that the model itself updates, tensors (B, …); empty at first."""
@@ -113,7 +113,7 @@ class Cache:
             key_values.append(other._key_values[key])
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
-                mine[name] = torch.cat(_as_long(mine[name], theirs[name]))
+                mine[name] = torch.cat(_pad_alike(mine[name], theirs[name]))
         for name, kept in self._ragged.items():
             kept += other._ragged[name]
         self.lengths += other.lengths
@@ -123,7 +123,7 @@ class Cache:
             yield from layers
 
 
-def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:
+def _iterate(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:
     """Yield the state of each layer; the first step creates it."""
     if not first:
         yield from states
@@ -133,16 +133,16 @@ def _layers(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, 
         yield states[-1]
 
 
-def _as_long(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
+def _pad_alike(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
     """Return two states (B, T, …), the shorter one filled with zeros: sequences grow apart."""
     if mine.shape[1:] == theirs.shape[1:]:
         return mine, theirs
     longest = max(mine.shape[1], theirs.shape[1])
 
-    def filled(state: Tensor) -> Tensor:
+    def fill(state: Tensor) -> Tensor:
         return F.pad(state, (0, 0) * (state.ndim - 2) + (0, longest - state.shape[1]))
 
-    return filled(mine), filled(theirs)
+    return fill(mine), fill(theirs)
 
 
 def _check(request: Request, grows: bool) -> None:

@@ -37,7 +37,7 @@ class KeyValues:
         layout = request.keys
         self.is_cross = request.is_cross
         self.lengths = list(layout.lengths)
-        self._rows, self._capacity = len(self.lengths), _capacity(layout.max_length)
+        self._rows, self._capacity = len(self.lengths), _round_up(layout.max_length)
         self._first_index = layout.document_ids, layout.positions
         self._layers: list[tuple[Tensor, Tensor]] = []
         # On a CPU, torch's attention of one query takes four times as long in bfloat16.
@@ -51,7 +51,7 @@ class KeyValues:
     def record(self, run: Attention) -> Attention:
         """Return `run`, the attention of the first step, which now also stores k and v."""
 
-        def spread(packed: Tensor) -> Tensor:
+        def scatter(packed: Tensor) -> Tensor:
             heads, width = packed.shape[1:]
             shape = self._rows, heads, self._capacity, width
             cached = packed.new_zeros(shape, dtype=self._dtype)
@@ -59,7 +59,7 @@ class KeyValues:
             return cached
 
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            self._layers.append((spread(k), spread(v)))
+            self._layers.append((scatter(k), scatter(v)))
             return run(q, k, v)
 
         return attend
@@ -89,7 +89,7 @@ class KeyValues:
         self.lengths = [length + added for length in self.lengths]
         plain = request.kernel == ("full" if self.is_cross else "causal")
         # The kernel without a mask is the fastest.
-        mask = None if plain and equal and new == 1 else self._mask(request, first, end)
+        mask = None if plain and equal and new == 1 else self._make_mask(request, first, end)
         layers = iter(self._layers)
         heads, groups, width = request.heads, request.key_heads, request.head_dim
         # The row of each new key and head in the flattened cache: (B, n, G), flattened.
@@ -145,7 +145,7 @@ class KeyValues:
     def _tensors(self) -> list[Tensor]:
         return [*chain.from_iterable(self._layers), *self._fields.values()]
 
-    def _mask(self, request: Request, first: Tensor, end: Tensor) -> Tensor:
+    def _make_mask(self, request: Request, first: Tensor, end: Tensor) -> Tensor:
         """Return the bias with -inf where hidden, (B, H, n, T), or the bool mask, (B, 1, n, T)."""
         position = torch.arange(max(self.lengths), device=request.device)
         new = torch.arange(request.layout.total, device=request.device)
@@ -170,17 +170,17 @@ class KeyValues:
         if rows > self._rows:
             self._rows = max(rows, 2 * self._rows)
         if tokens > self._capacity:
-            self._capacity = _capacity(max(tokens, 2 * self._capacity))
+            self._capacity = _round_up(max(tokens, 2 * self._capacity))
 
-        def grown(old: Tensor) -> Tensor:
+        def grow(old: Tensor) -> Tensor:
             shape = list(old.shape)
             shape[0], shape[2 if old.ndim == 4 else 1] = self._rows, self._capacity
             new = old.new_zeros(shape)
             _tokens_first(new)[:old_capacity, :old_rows] = _tokens_first(old)
             return new
 
-        self._layers = [(grown(keys), grown(values)) for keys, values in self._layers]
-        self._fields = {name: grown(field) for name, field in self._fields.items()}
+        self._layers = [(grow(keys), grow(values)) for keys, values in self._layers]
+        self._fields = {name: grow(field) for name, field in self._fields.items()}
 
 
 def _tokens_first(tensor: Tensor) -> Tensor:
@@ -188,5 +188,5 @@ def _tokens_first(tensor: Tensor) -> Tensor:
     return tensor.permute(2, 0, 1, 3) if tensor.ndim == 4 else tensor.T
 
 
-def _capacity(tokens: int) -> int:
+def _round_up(tokens: int) -> int:
     return -(-tokens // _CAPACITY_STEP) * _CAPACITY_STEP

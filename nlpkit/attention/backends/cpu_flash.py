@@ -79,12 +79,12 @@ class _Shared:
         self.tiling = Tiling(request, _ROWS_HALF if request.dtype in _HALF else _ROWS)
         table = request.table
         columns = None if table is None else table.detach().T.to(self.exact) * _LOG2E  # (H, rows)
-        self.tiles = [(tile, self._bias(tile, columns)) for tile in self.tiling.tiles]
+        self.tiles = [(tile, self._gather_bias(tile, columns)) for tile in self.tiling.tiles]
         self._bias_grads: dict[Tile, Tensor] = {}
         self._added: set[object] = set()  # layers whose gradients are in these sums
         self._buffers: dict[str, Tensor] = {}
 
-    def _bias(self, tile: Tile, columns: Tensor | None) -> Tensor | None:
+    def _gather_bias(self, tile: Tile, columns: Tensor | None) -> Tensor | None:
         """Return bias and mask of a tile, in units of log 2, (H or 1, G * R * E), or None."""
         if tile.bias_rows is not None and columns is not None:
             bias = columns.gather(1, tile.bias_rows.expand(len(columns), -1))
@@ -94,30 +94,30 @@ class _Shared:
             return None
         return bias if tile.hidden is None else bias.masked_fill_(tile.hidden, -torch.inf)
 
-    def keep_mask(self, seed: int) -> KeepMask | None:
+    def make_keep_mask(self, seed: int) -> KeepMask | None:
         """Return the masks of a layer's tiles, the same in both passes; None without dropout."""
         return KeepMask(self.dropout, seed) if self.dropout else None
 
-    def product(self, name: str, a: Tensor, b: Tensor) -> Tensor:
+    def multiply(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         """Return `a @ b` in float32 or float64, in the buffer `name`."""
-        out = self.buffer(name, a.shape[0], a.shape[1], b.shape[2])
+        out = self.get_buffer(name, a.shape[0], a.shape[1], b.shape[2])
         return out.copy_(torch.bmm(a, b)) if a.dtype in _HALF else torch.bmm(a, b, out=out)
 
-    def scores(self, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
+    def compute_scores(self, bias: Tensor | None, q: Tensor, k: Tensor) -> Tensor:
         """Return the scores of a tile, with bias and mask, in units of log 2, (H * G, R, E)."""
         scale = self.scale * _LOG2E
         if bias is None or len(bias) < self.heads:
-            scores = self.product("scores", q, k.mT).mul_(scale)
+            scores = self.multiply("scores", q, k.mT).mul_(scale)
             if bias is not None:
                 scores.view(self.heads, -1).add_(bias)
             return scores
         bias = bias.view(len(q), q.shape[1], k.shape[1])
         if q.dtype in _HALF:
-            scores = self.product("scores", q, k.mT)
+            scores = self.multiply("scores", q, k.mT)
             return torch.add(bias, scores, alpha=scale, out=scores)
-        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self.buffer("scores", *bias.shape))
+        return torch.baddbmm(bias, q, k.mT, alpha=scale, out=self.get_buffer("scores", *bias.shape))
 
-    def buffer(self, name: str, *shape: int) -> Tensor:
+    def get_buffer(self, name: str, *shape: int) -> Tensor:
         """Return the buffer `name` with this shape; all tiles and layers share it."""
         size = math.prod(shape)
         buffer = self._buffers.get(name)
@@ -139,7 +139,7 @@ class _Shared:
         else:
             self._bias_grads[tile] = flat.clone()
 
-    def table_grad(self, table: Tensor, layers: int) -> Tensor:
+    def sum_table_grad(self, table: Tensor, layers: int) -> Tensor:
         """Return the gradient of the table, (rows, H), from so many layers; empty the buffers."""
         if layers != len(self._added):
             raise RuntimeError(
@@ -170,7 +170,7 @@ class _Collect(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return ctx.shared.table_grad(ctx.table, int(grads[0])), None
+        return ctx.shared.sum_table_grad(ctx.table, int(grads[0])), None
 
 
 class _Attention(torch.autograd.Function):
@@ -185,19 +185,19 @@ class _Attention(torch.autograd.Function):
         Q, K, V = tiling.pack(q), tiling.pack(k), tiling.pack(v)  # (M * H, D)
         ctx.layer = object()  # one that is no other layer's
         ctx.seed = draw_seed() if shared.dropout else 0
-        mask = shared.keep_mask(ctx.seed)
+        mask = shared.make_keep_mask(ctx.seed)
         out = torch.empty_like(Q)
         lse = torch.empty(len(Q), 1, dtype=shared.exact)
         for tile, bias in shared.tiles:
-            S = shared.scores(bias, tile.of_rows(Q), tile.of_keys(K))
+            S = shared.compute_scores(bias, tile.take_rows(Q), tile.take_keys(K))
             largest = S.amax(-1, keepdim=True)
             P = S.sub_(largest).exp2_()
             total = P.sum(-1, keepdim=True)
-            torch.add(largest, total.log2(), out=tile.of_rows(lse))
+            torch.add(largest, total.log2(), out=tile.take_rows(lse))
             if mask is not None:
-                P.mul_(mask.draw(shared.buffer("kept", *P.shape)))
+                P.mul_(mask.draw(shared.get_buffer("kept", *P.shape)))
                 total /= mask.scale
-            torch.div(torch.bmm(P.to(V.dtype), tile.of_keys(V)), total, out=tile.of_rows(out))
+            torch.div(torch.bmm(P.to(V.dtype), tile.take_keys(V)), total, out=tile.take_rows(out))
         out.index_fill_(0, tiling.empty_rows, 0)
         ctx.shared = shared
         out = tiling.unpack(out)  # (N, H, D); the next layer saves this tensor anyway
@@ -221,25 +221,25 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     delta.index_fill_(0, tiling.empty_rows, 0)
     dQ = torch.empty_like(Q)
     dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
-    mask = shared.keep_mask(ctx.seed)
+    mask = shared.make_keep_mask(ctx.seed)
     if ctx.needs_input_grad[3]:
         shared.start_backward(ctx.layer)
     for tile, bias in shared.tiles:
-        tile_Q, tile_dO, tile_K = tile.of_rows(Q), tile.of_rows(dO), tile.of_keys(K)
-        P = shared.scores(bias, tile_Q, tile_K).sub_(tile.of_rows(lse)).exp2_()
-        dP = shared.product("gradient", tile_dO, tile.of_keys(V).mT)
+        tile_Q, tile_dO, tile_K = tile.take_rows(Q), tile.take_rows(dO), tile.take_keys(K)
+        P = shared.compute_scores(bias, tile_Q, tile_K).sub_(tile.take_rows(lse)).exp2_()
+        dP = shared.multiply("gradient", tile_dO, tile.take_keys(V).mT)
         if mask is not None:
-            kept = mask.draw(shared.buffer("kept", *P.shape)).mul_(mask.scale)
+            kept = mask.draw(shared.get_buffer("kept", *P.shape)).mul_(mask.scale)
             dP.mul_(kept)
-        dS = dP.sub_(tile.of_rows(delta)).mul_(P)
+        dS = dP.sub_(tile.take_rows(delta)).mul_(P)
         if ctx.needs_input_grad[3]:
             shared.add_bias_grad(tile, dS)
         if mask is not None:
             P.mul_(kept)
         P, dS = P.to(Q.dtype), dS.to(Q.dtype)
-        tile.of_keys(dV).add_(torch.bmm(P.mT, tile_dO))
-        tile.of_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
-        torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.of_rows(dQ))
+        tile.take_keys(dV).add_(torch.bmm(P.mT, tile_dO))
+        tile.take_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
+        torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.take_rows(dQ))
     collected_grad = grad.new_ones(()) if ctx.needs_input_grad[3] else None
     unpacked = [tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
     return *unpacked, collected_grad, None

@@ -37,10 +37,10 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     if request.device.type == "cpu" and request.dtype.itemsize == 2:
         shapes = {(length, keys) for length, keys, _ in runs}
         if len(shapes) > _FEW_SHAPES:
-            return _in_float32(request)
+            return _prepare_in_float32(request)
     sizes = [length * count for length, _, count in runs]
     key_sizes = [length * count for _, length, count in runs]
-    masks = _masks(request, runs)
+    masks = _make_masks(request, runs)
     heads, key_heads, width = request.heads, request.key_heads, request.head_dim
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return attend
 
 
-def _in_float32(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _prepare_in_float32(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """Return attention that computes in float32 and returns the type of the request."""
     exact = prepare(replace(request, dtype=torch.float32))
 
@@ -74,7 +74,7 @@ def _in_float32(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return attend
 
 
-def _masks(request: Request, runs: list[tuple[int, int, int]]) -> list[Tensor | None]:
+def _make_masks(request: Request, runs: list[tuple[int, int, int]]) -> list[Tensor | None]:
     """Return the mask of each run: bool (S, 1, L, K), a bias with -inf (S, H, L, K), or None."""
     if request.kernel:
         return [None] * len(runs)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nlpkit.attention.kernels.cuts import Cut, Order, Tile, cuts
+from nlpkit.attention.kernels.cuts import Cut, Order, Tile, make_cuts
 from nlpkit.contracts.request import Request
 
 RANK = 2
@@ -60,14 +60,14 @@ class _Step:
     def __init__(self, request: Request):
         self.dropout, self.scale = request.dropout, request.scale
         self.exact = torch.promote_types(request.dtype, torch.float32)
-        self.cuts: list[Cut] = cuts(request)
+        self.cuts: list[Cut] = make_cuts(request)
         self._buffers: dict[str, Tensor] = {}
 
-    def taken(self, order: Order, x: Tensor) -> Tensor:
+    def take(self, order: Order, x: Tensor) -> Tensor:
         """Return the tokens of x (N, H, D) in this order, head by head, (H, M, D)."""
         return order.take(x).to(self.exact).transpose(0, 1)
 
-    def product(self, name: str, a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
+    def multiply(self, name: str, a: Tensor, b: Tensor, scale: float = 1.0) -> Tensor:
         """Return `a @ b * scale`, in the buffer `name`, which all tiles and layers share."""
         shape = a.shape[0], a.shape[1], b.shape[2]
         size = math.prod(shape)
@@ -77,9 +77,9 @@ class _Step:
         out = buffer[:size].view(shape)
         return torch.baddbmm(out, a, b, beta=0, alpha=scale, out=out)
 
-    def scores(self, tile: Tile, Q: Tensor, K: Tensor) -> Tensor:
+    def compute_scores(self, tile: Tile, Q: Tensor, K: Tensor) -> Tensor:
         """Return the scores of a tile, in units of log 2, (H, R, E); -inf where hidden."""
-        S = self.product("scores", Q, K.mT, self.scale * _LOG2E)
+        S = self.multiply("scores", Q, K.mT, self.scale * _LOG2E)
         for columns, hidden in tile.hidden:
             S[:, :, columns].add_(hidden)
         return S
@@ -91,7 +91,7 @@ class _Dropout:
     def __init__(self, rate: float, seed: int):
         self.rate, self._rng = rate, torch.Generator().manual_seed(seed)
 
-    def factors(self, like: Tensor) -> Tensor:
+    def draw_factors(self, like: Tensor) -> Tensor:
         """Return the next tile's factors."""
         kept = torch.empty_like(like).bernoulli_(1 - self.rate, generator=self._rng)
         return kept.div_(1 - self.rate)
@@ -108,8 +108,8 @@ class _Attention(torch.autograd.Function):
         dropout = _Dropout(step.dropout, seed)
         for number, cut in enumerate(step.cuts):
             O, L = cut.queries.take(out), cut.queries.take(lse)  # noqa: E741 (the paper's symbols)
-            of_rows = step.taken(cut.queries, q), O.transpose(0, 1), L.transpose(0, 1)
-            of_keys = step.taken(cut.keys, k), step.taken(cut.keys, v)
+            of_rows = step.take(cut.queries, q), O.transpose(0, 1), L.transpose(0, 1)
+            of_keys = step.take(cut.keys, k), step.take(cut.keys, v)
             for block in cut.blocks:
                 rows = [x[:, block.rows] for x in of_rows]
                 _forward(step, block.tiles, rows, of_keys, number > 0, dropout)
@@ -124,7 +124,7 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast("cpu", enabled=False):
-            return *_gradients(ctx, grads[0]), None, None
+            return *_compute_gradients(ctx, grads[0]), None, None
 
 
 def _forward(
@@ -142,7 +142,7 @@ def _forward(
     # The running maximum and the running sum.
     m, l = L, torch.ones_like(L)  # noqa: E741
     for tile in tiles:
-        S = step.scores(tile, Q, K[:, tile.keys])
+        S = step.compute_scores(tile, Q, K[:, tile.keys])
         # A row may see none of these keys: then all of its S is -inf.
         m_new = S.amax(-1, keepdim=True).clamp_(min=lowest)
         if goes_on:
@@ -150,8 +150,8 @@ def _forward(
         P = S.sub_(m_new).exp2_()
         total = P.sum(-1, keepdim=True)
         if dropout.rate:
-            P.mul_(dropout.factors(P))
-        part = step.product("rows", P, V[:, tile.keys])
+            P.mul_(dropout.draw_factors(P))
+        part = step.multiply("rows", P, V[:, tile.keys])
         if goes_on:
             rescale = (m - m_new).exp2_()
             total.addcmul_(l, rescale)
@@ -164,7 +164,7 @@ def _forward(
     L.copy_(l.log2_().add_(m))
 
 
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+def _compute_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v."""
     step: _Step = ctx.step
     q, k, v, out, lse = ctx.saved_tensors
@@ -175,8 +175,8 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         orders = cut.queries, cut.keys, cut.keys
         parts = [order.zeros(x) for order, x in zip(orders, sums, strict=True)]
         dQ, dK, dV = (x.transpose(0, 1) for x in parts)
-        of_rows = [*(step.taken(cut.queries, x) for x in (q, grad, lse, delta)), dQ]
-        of_keys = [*(step.taken(cut.keys, x) for x in (k, v)), dK, dV]
+        of_rows = [*(step.take(cut.queries, x) for x in (q, grad, lse, delta)), dQ]
+        of_keys = [*(step.take(cut.keys, x) for x in (k, v)), dK, dV]
         for block in cut.blocks:
             rows = [x[:, block.rows] for x in of_rows]
             _backward(step, block.tiles, rows, of_keys, dropout)
@@ -196,14 +196,14 @@ def _backward(
     Q, dO, L, D, dQ = of_rows
     for tile in tiles:
         K, V, dK, dV = (x[:, tile.keys] for x in of_keys)
-        P = step.scores(tile, Q, K).sub_(L).exp2_()
-        dP = step.product("gradient", dO, V.mT)
+        P = step.compute_scores(tile, Q, K).sub_(L).exp2_()
+        dP = step.multiply("gradient", dO, V.mT)
         if dropout.rate:
-            factors = dropout.factors(P)
-            dV.add_(step.product("keys", (P * factors).mT, dO))
+            factors = dropout.draw_factors(P)
+            dV.add_(step.multiply("keys", (P * factors).mT, dO))
             dP.mul_(factors)
         else:
-            dV.add_(step.product("keys", P.mT, dO))
+            dV.add_(step.multiply("keys", P.mT, dO))
         dS = dP.sub_(D).mul_(P)
-        dK.add_(step.product("keys", dS.mT, Q, step.scale))
-        dQ.add_(step.product("rows", dS, K, step.scale))
+        dK.add_(step.multiply("keys", dS.mT, Q, step.scale))
+        dQ.add_(step.multiply("rows", dS, K, step.scale))

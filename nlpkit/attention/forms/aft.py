@@ -39,7 +39,7 @@ class Biases(NamedTuple):
         return w if self.window is None else w * ((i[:, None] - j).abs() < self.window)
 
 
-def weighted(k: Tensor, v: Tensor) -> Tensor:
+def weigh(k: Tensor, v: Tensor) -> Tensor:
     """Return exp(k) v beside exp(k), (…, 2 C)."""
     weights = _exact(k).exp()
     return torch.cat([weights * v, weights], -1)
@@ -49,28 +49,28 @@ def _exact(x: Tensor) -> Tensor:
     return x if x.device.type == "mps" else x.double()  # mps has no float64
 
 
-def mean_of(sums: Tensor) -> Tensor:
-    """Return (…, C) from sums of `weighted`."""
+def divide(sums: Tensor) -> Tensor:
+    """Return (…, C) from sums of `weigh`."""
     values, weights = sums.chunk(2, -1)
     return values / weights
 
 
-def means(
+def compute_means(
     k: Tensor, v: Tensor, lengths: Sequence[int], causal: bool, biases: Biases | None
 ) -> Tensor:
     """Return the means (N, C) of the values of a pack; without `biases` w is 0."""
     found = []
     for keys, values in zip(k.split(lengths), v.split(lengths), strict=True):
         if biases is not None:
-            found += _chunks(keys, values, causal, biases)
+            found += _compute_chunks(keys, values, causal, biases)
         elif causal:
-            found.append(mean_of(weighted(keys, values).cumsum(0)))
+            found.append(divide(weigh(keys, values).cumsum(0)))
         else:
-            found.append(mean_of(weighted(keys, values).sum(0)).expand_as(keys))
+            found.append(divide(weigh(keys, values).sum(0)).expand_as(keys))
     return torch.cat(found)
 
 
-def _chunks(k: Tensor, v: Tensor, causal: bool, biases: Biases) -> list[Tensor]:
+def _compute_chunks(k: Tensor, v: Tensor, causal: bool, biases: Biases) -> list[Tensor]:
     """Return the means (c, C) of the chunks of a document."""
     size = _LARGE_CHUNK if biases.window is None else max(_CHUNK, biases.window)
     chunks = [x.split(size) for x in (k, v, torch.arange(len(k), device=k.device))]
@@ -78,7 +78,7 @@ def _chunks(k: Tensor, v: Tensor, causal: bool, biases: Biases) -> list[Tensor]:
     reach = count if biases.window is None else 1  # chunks to each side that are near
     left = right = _exact(k.new_zeros(count + 1, 1))
     if reach < count:
-        whole = torch.stack([weighted(*each).sum(0) for each in zip(*chunks[:2], strict=True)])
+        whole = torch.stack([weigh(*each).sum(0) for each in zip(*chunks[:2], strict=True)])
         left = F.pad(whole.cumsum(0), (0, 0, 1, 0))
         right = F.pad(whole.flip(0).cumsum(0).flip(0), (0, 0, 0, 1))
     found = []
@@ -88,13 +88,15 @@ def _chunks(k: Tensor, v: Tensor, causal: bool, biases: Biases) -> list[Tensor]:
         near = [x[first : number + 1 if causal else last] for x in chunks]
         given = near, chunks[2][number], causal, biases, beyond
         if torch.is_grad_enabled():
-            found.append(checkpoint(_near, *given, use_reentrant=False, preserve_rng_state=False))
+            found.append(
+                checkpoint(_compute_chunk, *given, use_reentrant=False, preserve_rng_state=False)
+            )
         else:
-            found.append(_near(*given))
+            found.append(_compute_chunk(*given))
     return found
 
 
-def _near(
+def _compute_chunk(
     near: Sequence[tuple[Tensor, ...]], i: Tensor, causal: bool, biases: Biases, beyond: Tensor
 ) -> Tensor:
     """Return the means (c, C) of queries at positions `i`, from sums `beyond` and near chunks.
@@ -105,7 +107,7 @@ def _near(
     w, sums = biases.between(i, j), beyond
     if causal:  # A maximum of these keys would be one of later tokens.
         before = len(j) - len(i)
-        own = weighted(k[before:], v[before:])
+        own = weigh(k[before:], v[before:])
         sums = sums + _exact(w[:, before:]).exp().tril() @ own
         k, v, w = k[:before], v[:before], w[:, :before]
     if len(k):
@@ -113,20 +115,20 @@ def _near(
         weights = (k - largest).exp()
         product = (w - largest_w).exp() @ torch.cat([weights * v, weights], 1)
         sums = sums + product * _exact(largest + largest_w).exp().repeat(1, 2)
-    return mean_of(sums)
+    return divide(sums)
 
 
-def continued(k: Tensor, v: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+def continue_means(k: Tensor, v: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     """Return the means (N, C) of new tokens with w = 0, and the sums (B, 2 C) behind them."""
-    new = weighted(k, v).unflatten(0, (len(sums), -1))
+    new = weigh(k, v).unflatten(0, (len(sums), -1))
     sums = sums[:, None] + new.cumsum(1)
-    return mean_of(sums).flatten(0, 1), sums[:, -1]
+    return divide(sums).flatten(0, 1), sums[:, -1]
 
 
-def means_of_new(keys: Tensor, values: Tensor, layout: Layout, biases: Biases) -> Tensor:
+def compute_new_means(keys: Tensor, values: Tensor, layout: Layout, biases: Biases) -> Tensor:
     """Return the means (N, C) of new tokens, from the keys and values (B, T, C) of sequences."""
     place = torch.arange(keys.shape[1], device=keys.device).clamp(max=len(biases.keys) - 1)
     w = biases.between(layout.positions, place)
-    w = w.masked_fill(~growing.seen(layout, keys.shape[1]), -torch.inf)
+    w = w.masked_fill(~growing.mask_left(layout, keys.shape[1]), -torch.inf)
     owner = layout.document_ids
     return ((keys[owner] + w[..., None]).softmax(1) * values[owner]).sum(1)

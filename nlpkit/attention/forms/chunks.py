@@ -73,11 +73,11 @@ class Chunks:
         first = bisect_left(self.edges, group.start * self.size)
         return self.edges[first] > group.stop * self.size
 
-    def late(self, x: Tensor, group: slice) -> Tensor:
+    def keep_late(self, x: Tensor, group: slice) -> Tensor:
         """Return x where the document has begun in an earlier chunk, else 0."""
         return x if self.is_inner(group) else x * self.begun[group]
 
-    def early(self, x: Tensor, group: slice) -> Tensor:
+    def keep_early(self, x: Tensor, group: slice) -> Tensor:
         """Return x where the document goes on in the next chunk, else 0."""
         return x if self.is_inner(group) else x * self.going_on[group]
 
@@ -96,7 +96,9 @@ class Chunks:
         rows = into[self.tokens(group)]
         rows.copy_(x.transpose(1, 2).flatten(0, 1)[: len(rows)])
 
-    def states(self, own: Tensor, before: Tensor | None, group: slice) -> tuple[Tensor, Tensor]:
+    def scan_states(
+        self, own: Tensor, before: Tensor | None, group: slice
+    ) -> tuple[Tensor, Tensor]:
         """Return the state before each chunk of a group, and that behind the last one.
 
         `own` (g, …) is what each chunk adds, `before` (…) the state before the first one; None: 0.
@@ -108,7 +110,7 @@ class Chunks:
             before = own[number].add_(before) if passes else own[number]
         return found, before
 
-    def states_back(
+    def scan_states_back(
         self, given: Tensor, behind: Tensor | None, group: slice
     ) -> tuple[Tensor, Tensor]:
         """Return the gradients of `own` and `before` of `states`, from those of its results."""

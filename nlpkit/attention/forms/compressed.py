@@ -42,12 +42,12 @@ class Windows:
             tokens.masked_fill(tokens >= ends[:, None], layout.total), counts, stride, causal
         )
 
-    def shortened(self, x: Tensor, kernel: Tensor) -> Tensor:
+    def shorten(self, x: Tensor, kernel: Tensor) -> Tensor:
         """Return (W, H, D) from (N, H, D) and the kernel (H, s, D, D)."""
-        return _convolved(F.pad(x, (0, 0, 0, 0, 0, 1))[self.tokens], kernel)
+        return _convolve(F.pad(x, (0, 0, 0, 0, 0, 1))[self.tokens], kernel)
 
 
-def _convolved(windows: Tensor, kernel: Tensor) -> Tensor:
+def _convolve(windows: Tensor, kernel: Tensor) -> Tensor:
     """Return (W, H, D) from windows (W, s, H, D)."""
     cut = windows.permute(2, 0, 1, 3).flatten(2)  # (H, W, s D)
     return (cut @ kernel.flatten(1, 2)).transpose(0, 1)
@@ -58,8 +58,8 @@ def attend(
 ) -> Tensor:
     """Return (N, H, D) for a pack."""
     windows: Windows = request.prepared
-    keys = windows.shortened(k, learned["key_kernel"]).split(windows.counts)
-    values = windows.shortened(v, learned["value_kernel"]).split(windows.counts)
+    keys = windows.shorten(k, learned["key_kernel"]).split(windows.counts)
+    values = windows.shorten(v, learned["value_kernel"]).split(windows.counts)
     parts = []
     for one, own_keys, own_values in zip(
         q.split(request.layout.lengths), keys, values, strict=True
@@ -67,16 +67,16 @@ def attend(
         if windows.causal:
             own_keys = torch.cat([learned["start_key"][None], own_keys])
             own_values = torch.cat([learned["start_value"][None], own_values])
-        parts += _tiles(request, windows, one, own_keys, own_values)
+        parts += _attend_tiles(request, windows, one, own_keys, own_values)
     return torch.cat(parts)
 
 
-def _tiles(
+def _attend_tiles(
     request: Request, windows: Windows, q: Tensor, keys: Tensor, values: Tensor
 ) -> list[Tensor]:
     """Return the attention of a sequence (n, H, D), by parts of its queries."""
     if not windows.causal:
-        return [_attention(request, q, keys, values, None)]
+        return [_attend_tile(request, q, keys, values, None)]
     parts = []
     for start in range(0, len(q), _TILE):
         tile = q[start : start + _TILE]
@@ -84,11 +84,11 @@ def _tiles(
         finished = 1 + until // windows.stride  # with the start
         last = 1 + (start + len(tile)) // windows.stride
         mask = torch.arange(last, device=q.device) < finished[:, None]
-        parts.append(_attention(request, tile, keys[:last], values[:last], mask))
+        parts.append(_attend_tile(request, tile, keys[:last], values[:last], mask))
     return parts
 
 
-def _attention(request: Request, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def _attend_tile(request: Request, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Return the attention of queries (n, H, D) to keys (w, H, D)."""
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))
     out = F.scaled_dot_product_attention(
@@ -109,14 +109,14 @@ def remember(
     # The last token of each place in a window is the one that is kept: earlier ones are behind.
     left = layout.positions >= layout.token_lengths - layout.token_lengths % windows.stride
     for name, x in (("keys", k), ("values", v)):
-        made = windows.shortened(x, learned[f"{name[:-1]}_kernel"])
-        held = growing.reserved(state, name, x, count, max(windows.counts) + 1)
+        made = windows.shorten(x, learned[f"{name[:-1]}_kernel"])
+        held = growing.reserve(state, name, x, count, max(windows.counts) + 1)
         held[owner, number] = made
         rest = state[f"new_{name}"] = x.new_zeros(count, windows.stride, *x.shape[1:])
         rest[layout.document_ids[left], inside[left]] = x[left]
 
 
-def continued(
+def extend(
     request: Request,
     q: Tensor,
     k: Tensor,
@@ -138,9 +138,9 @@ def continued(
         for name, x in (("keys", k), ("values", v)):
             rest = state[f"new_{name}"]
             rest[rows, now % stride] = x.unflatten(0, (count, -1))[:, step]
-            held = growing.reserved(state, name, x, count, layout.longest // stride + 1)
+            held = growing.reserve(state, name, x, count, layout.longest // stride + 1)
             # Until it is finished, nobody sees what is written there.
-            held[rows, now // stride] = _convolved(rest, learned[f"{name[:-1]}_kernel"])
+            held[rows, now // stride] = _convolve(rest, learned[f"{name[:-1]}_kernel"])
             start = learned[f"start_{name[:-1]}"].expand(count, 1, -1, -1)
             seen.append(torch.cat([start, held], 1).transpose(1, 2))
         mask = torch.arange(seen[0].shape[2], device=device) < 1 + finished[:, None]

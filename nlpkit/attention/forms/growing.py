@@ -11,12 +11,7 @@ State = dict[str, Tensor]
 _STEP = 32  # tokens by which the memory of a sequence grows at least
 
 
-def places(layout: Layout) -> tuple[Tensor, Tensor]:
-    """Return sequence and position of each new token, (N,) each."""
-    return layout.document_ids, layout.positions
-
-
-def reserved(state: State, name: str, like: Tensor, count: int, longest: int) -> Tensor:
+def reserve(state: State, name: str, like: Tensor, count: int, longest: int) -> Tensor:
     """Return `state[name]` with room for `longest` entries of each of `count` sequences.
 
     An entry is shaped as those of `like` (N, …).
@@ -34,11 +29,11 @@ def reserved(state: State, name: str, like: Tensor, count: int, longest: int) ->
 
 def store(state: State, name: str, new: Tensor, layout: Layout) -> Tensor:
     """Write the new tokens (N, …) of a pack to their places; return the state (B, T, …)."""
-    held = reserved(state, name, new, len(layout.lengths), layout.longest)
-    held[places(layout)] = new.detach()
+    held = reserve(state, name, new, len(layout.lengths), layout.longest)
+    held[layout.document_ids, layout.positions] = new.detach()
     return held
 
 
-def seen(layout: Layout, entries: int) -> Tensor:
+def mask_left(layout: Layout, entries: int) -> Tensor:
     """Return (N, T), True where an entry of the sequence is not to the right of the token."""
     return torch.arange(entries, device=layout.device) <= layout.positions[:, None]

@@ -41,14 +41,14 @@ class _Causal(torch.autograd.Function):
         out, kept = torch.empty_like(v), []
         S: Tensor | None = None
         Z: Tensor | None = None
-        for group in _groups(q, chunks):
+        for group in _make_groups(q, chunks):
             fq, fk, values = _cut(q, k, v, chunks, features, group)
             weights = (fq @ fk.mT).mul_(chunks.mask[group])
-            going = chunks.early(fk, group)
+            going = chunks.keep_early(fk, group)
             adds_S, adds_Z = going.mT @ values, going.sum(2).unsqueeze(3)
-            S_all, S = chunks.states(adds_S, S, group)
-            Z_all, Z = chunks.states(adds_Z, Z, group)
-            later = chunks.late(fq, group)
+            S_all, S = chunks.scan_states(adds_S, S, group)
+            Z_all, Z = chunks.scan_states(adds_Z, Z, group)
+            later = chunks.keep_late(fq, group)
             sums = _add_product(weights @ values, later, S_all)
             norms = _add_product(weights.sum(3, keepdim=True), later, Z_all)
             sums /= norms.clamp_(min=least)
@@ -67,7 +67,7 @@ class _Causal(torch.autograd.Function):
         of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
         of_S: Tensor | None = None
         of_Z: Tensor | None = None
-        groups = _groups(q, chunks)
+        groups = _make_groups(q, chunks)
         for number in range(len(groups) - 1, -1, -1):
             group = groups[number]
             norms, S, Z = kept[3 * number : 3 * number + 3]
@@ -86,14 +86,14 @@ class _Causal(torch.autograd.Function):
             of_norms *= norms > ctx.least
             weights = (fq @ fk.mT).mul_(mask)
             of_weights = (of_sums @ values.mT).add_(of_norms).mul_(mask)
-            later, going = chunks.late(fq, group), chunks.early(fk, group)
+            later, going = chunks.keep_late(fq, group), chunks.keep_early(fk, group)
             adds_S, adds_Z = later.mT @ of_sums, later.mT @ of_norms
-            S_back, of_S = chunks.states_back(adds_S, of_S, group)
-            Z_back, of_Z = chunks.states_back(adds_Z, of_Z, group)
-            of_fq = _add_product(of_weights @ fk, chunks.late(of_sums, group), S.mT)
-            of_fq = _add_product(of_fq, chunks.late(of_norms, group), Z.mT)
-            of_fk = _add_product(of_weights.mT @ fq, chunks.early(values, group), S_back.mT)
-            of_fk += chunks.early(Z_back.mT, group)
+            S_back, of_S = chunks.scan_states_back(adds_S, of_S, group)
+            Z_back, of_Z = chunks.scan_states_back(adds_Z, of_Z, group)
+            of_fq = _add_product(of_weights @ fk, chunks.keep_late(of_sums, group), S.mT)
+            of_fq = _add_product(of_fq, chunks.keep_late(of_norms, group), Z.mT)
+            of_fk = _add_product(of_weights.mT @ fq, chunks.keep_early(values, group), S_back.mT)
+            of_fk += chunks.keep_early(Z_back.mT, group)
             of_values = _add_product(weights.mT @ of_sums, going, S_back)
             (found_q,) = torch.autograd.grad(features_q, own_q, of_fq)
             (found_k,) = torch.autograd.grad(features_k, own_k, of_fk)
@@ -102,7 +102,7 @@ class _Causal(torch.autograd.Function):
         return of_q, of_k, of_v, None, None, None
 
 
-def _groups(q: Tensor, chunks: Chunks) -> list[slice]:
+def _make_groups(q: Tensor, chunks: Chunks) -> list[slice]:
     return chunks.groups(q.shape[1] * q.shape[2])
 
 
@@ -120,35 +120,19 @@ def _add_product(to: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return to.flatten(0, 1).baddbmm_(a.flatten(0, 1), b.flatten(0, 1)).view(shape)
 
 
-class _EluPlusOne(torch.autograd.Function):
-    """elu(x) + 1, of which the result alone is kept."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        out = F.elu(x).add_(1)
-        ctx.save_for_backward(out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, given: Tensor) -> Tensor:
-        """Return the gradient: the slope is the value itself, at most 1."""
-        (out,) = ctx.saved_tensors
-        return given * out.clamp(max=1)
-
-
 def elu_plus_one(x: Tensor, positions: Tensor) -> Tensor:
     """Return elu(x) + 1, the features of Katharopoulos et al. 2020 (eq. 7)."""
-    features: Tensor = _EluPlusOne.apply(x)
-    return features
+    return F.elu(x) + 1
 
 
-def wide(dtype: torch.dtype) -> torch.dtype:
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the type of products and sums: float32, or float64 if the inputs are."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def bidirectional(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], least: float) -> Tensor:
+def attend_both_ways(
+    q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], least: float
+) -> Tensor:
     """Return (N, H, D) from features (N, H, F) and values; a token sees its whole sequence."""
     parts = []
     for one, keys, values in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
@@ -159,7 +143,7 @@ def bidirectional(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], least
     return torch.cat(parts)
 
 
-def last_states(k: Tensor, v: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
+def sum_states(k: Tensor, v: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return S (B, H, F, D) and Z (B, H, F) behind the last token of each sequence."""
     parts = [
         (torch.einsum("nhf,nhd->hfd", keys, values), keys.sum(0))
@@ -169,7 +153,7 @@ def last_states(k: Tensor, v: Tensor, lengths: Sequence[int]) -> tuple[Tensor, T
     return torch.stack(S), torch.stack(Z)
 
 
-def continued(
+def extend(
     q: Tensor, k: Tensor, v: Tensor, S: Tensor, Z: Tensor, least: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return out (B, T, H, D) of T new tokens of each sequence, and S and Z behind them.
@@ -183,11 +167,11 @@ def continued(
     return sums / norms.clamp(min=least)[..., None], S, Z + k.sum(1)
 
 
-def chunks_of(request: Request) -> Chunks | None:
+def make_chunks(request: Request) -> Chunks | None:
     """Return the chunks of a pack; None for new tokens of cached sequences."""
     if request.layout.past is not None:
         return None
-    return Chunks.of(request.layout, request.fields["position"], wide(request.dtype))
+    return Chunks.of(request.layout, request.fields["position"], sum_dtype(request.dtype))
 
 
 def attend(
@@ -210,15 +194,15 @@ def attend(
             causal: Tensor = _Causal.apply(q, k, v, chunks, features, least)
             return causal
         places = request.fields["position"][:, None, None]
-        fq, fk = (features(x.to(wide(x.dtype)), places) for x in (q, k))
+        fq, fk = (features(x.to(sum_dtype(x.dtype)), places) for x in (q, k))
         values = v.to(fq.dtype)
         if state:
             fq, fk, values = (x.unflatten(0, (len(lengths), -1)) for x in (fq, fk, values))
-            out, state["S"], state["Z"] = continued(fq, fk, values, state["S"], state["Z"], least)
+            out, state["S"], state["Z"] = extend(fq, fk, values, state["S"], state["Z"], least)
             return out.flatten(0, 1).to(q.dtype)
         if state is not None:
-            state["S"], state["Z"] = last_states(fk, values, lengths)
+            state["S"], state["Z"] = sum_states(fk, values, lengths)
             out = _Causal.apply(q, k, v, chunks, features, least)
         else:
-            out = bidirectional(fq, fk, values, lengths, least)
+            out = attend_both_ways(fq, fk, values, lengths, least)
         return out.to(q.dtype)

@@ -86,16 +86,16 @@ class Cut:
     blocks: tuple[Block, ...]
 
 
-def cuts(request: Request) -> list[Cut]:
+def make_cuts(request: Request) -> list[Cut]:
     """Return the ranges of the request's kind that have a visible pair."""
     q = Tokens(request.fields, torch.arange(request.layout.total))
     k = Tokens(request.key_fields, torch.arange(request.keys.total))
     assert request.kind.ranges is not None  # else refused
-    found = [_cut(request, each, q, k) for each in request.kind.ranges(request.config, q, k)]
+    found = [_make_cut(request, each, q, k) for each in request.kind.ranges(request.config, q, k)]
     return [cut for cut in found if cut.blocks]
 
 
-def _cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
+def _make_cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
     query_class = torch.zeros_like(q.index) if given.query_class is None else given.query_class
     key_class = torch.zeros_like(k.index) if given.key_class is None else given.key_class
     classes = 1 + max(int(query_class.max()), int(key_class.max()))
@@ -113,11 +113,11 @@ def _cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
     return Cut(
         queries=Order.of(queries, len(queries)),
         keys=Order.of(seen[order], len(of_keys)),
-        blocks=tuple(Block(r, _tiles(start[r], stop[r])) for r in _bounds(start, stop)),
+        blocks=tuple(Block(r, _make_tiles(start[r], stop[r])) for r in _split_rows(start, stop)),
     )
 
 
-def _bounds(start: Tensor, stop: Tensor) -> list[slice]:
+def _split_rows(start: Tensor, stop: Tensor) -> list[slice]:
     """Return the rows of each block, from the keys that each row sees, (N,) and (N,)."""
     # Where the keys are elsewhere than those of the row before, a tile would hide most of them.
     leaps = (start.diff().abs() >= _ROWS // 2).nonzero().squeeze(1) + 1
@@ -125,17 +125,17 @@ def _bounds(start: Tensor, stop: Tensor) -> list[slice]:
     found = []
     for top, bottom in itertools.pairwise(bounds):
         widest = int((stop[top:bottom] - start[top:bottom]).max())
-        blocks = _even(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
+        blocks = _split_evenly(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
         found += [rows for rows in blocks if bool((stop[rows] > start[rows]).any())]
     return found
 
 
-def _tiles(start: Tensor, stop: Tensor) -> tuple[Tile, ...]:
+def _make_tiles(start: Tensor, stop: Tensor) -> tuple[Tile, ...]:
     """Return the tiles of the keys that the rows of a block see."""
     low, all_from = int(start.min()), int(start.max())
     all_to, high = int(stop.min()), int(stop.max())
     tiles = []
-    for keys in _even(low, high, _KEYS):
+    for keys in _split_evenly(low, high, _KEYS):
         left = slice(0, max(0, min(all_from, keys.stop) - keys.start))
         right = slice(max(0, all_to - keys.start), keys.stop - keys.start)
         parts = [right] if right.start <= left.start else [left, right]
@@ -153,7 +153,7 @@ def _tiles(start: Tensor, stop: Tensor) -> tuple[Tile, ...]:
     return tuple(tiles)
 
 
-def _even(start: int, stop: int, most: int) -> list[slice]:
+def _split_evenly(start: int, stop: int, most: int) -> list[slice]:
     """Return slices of nearly equal size, each of at most `most`."""
     step = math.ceil((stop - start) / math.ceil((stop - start) / most))
     return [slice(i, min(i + step, stop)) for i in range(start, stop, step)]

@@ -36,11 +36,11 @@ class Tile:
     hidden: Tensor | None  # (G * R * E,) True for masked pairs; None if no pair is masked
     bias_rows: Tensor | None  # (G * R * E,) rows of the bias table
 
-    def of_rows(self, x: Tensor) -> Tensor:
+    def take_rows(self, x: Tensor) -> Tensor:
         """Return this tile's rows of `x` (M * H, D), as (H * G, R, D)."""
         return x[self.group].view(-1, self.length, x.shape[1])[:, self.rows]
 
-    def of_keys(self, x: Tensor) -> Tensor:
+    def take_keys(self, x: Tensor) -> Tensor:
         """Return this tile's keys of `x` (M * H, D), as (H * G, E, D)."""
         return x[self.group].view(-1, self.length, x.shape[1])[:, self.keys]
 
@@ -50,12 +50,12 @@ class Tiling:
 
     def __init__(self, request: Request, most_rows: int):
         self.tiles: list[Tile] = []
-        sorted_tokens = _sorted_first(request)
+        sorted_tokens = _sort_tokens(request)
         order: list[Tensor] = []  # rows of (N * H, D), -1 for padding
         empty: list[Tensor] = []
         layout, heads = request.layout, torch.arange(request.heads)[:, None, None]
         first = 0
-        for documents in _groups(layout.lengths):
+        for documents in _group_documents(layout.lengths):
             starts = torch.tensor([layout.starts[document] for document in documents])[:, None]
             lengths = torch.tensor([layout.lengths[document] for document in documents])[:, None]
             position = torch.arange(layout.lengths[documents[0]])
@@ -63,7 +63,7 @@ class Tiling:
             padding = position >= lengths
             group = slice(first, first + tokens.numel() * request.heads)
             first = group.stop
-            tiles, empty_rows = _cut(request, tokens, padding, group, most_rows)
+            tiles, empty_rows = _make_tiles(request, tokens, padding, group, most_rows)
             self.tiles += tiles
             order.append(torch.where(padding, -1, tokens * request.heads + heads).flatten())
             empty.append(empty_rows.expand(request.heads, -1, -1).flatten())
@@ -85,7 +85,7 @@ class Tiling:
         return x.index_select(0, self._inverse).view(-1, self._heads, x.shape[-1])
 
 
-def _groups(lengths: tuple[int, ...]) -> list[list[int]]:
+def _group_documents(lengths: tuple[int, ...]) -> list[list[int]]:
     """Return groups of documents to compute together; each group begins with its longest one."""
     groups: list[list[int]] = []
     for document in sorted(range(len(lengths)), key=lambda document: -lengths[document]):
@@ -99,7 +99,7 @@ def _groups(lengths: tuple[int, ...]) -> list[list[int]]:
     return groups
 
 
-def _sorted_first(request: Request) -> Tensor:
+def _sort_tokens(request: Request) -> Tensor:
     """Return the token indices (N,), sorted by document, then by the field `SORT_FIRST`."""
     key = request.layout.document_ids * 2
     if request.kind.SORT_FIRST is not None:
@@ -107,15 +107,15 @@ def _sorted_first(request: Request) -> Tensor:
     return torch.argsort(key, stable=True)
 
 
-def _cut(
+def _make_tiles(
     request: Request, tokens: Tensor, padding: Tensor, group: slice, most_rows: int
 ) -> tuple[list[Tile], Tensor]:
     """Return the tiles of a group with `tokens` (G, L), and its rows that see no key, (G, L)."""
     count, length = tokens.shape
     step = math.ceil(length / math.ceil(length / most_rows))
     slices = [slice(top, min(top + step, length)) for top in range(0, length, step)]
-    if count == 1 and (sight := _sight(request)) is not None:
-        tiles = [_window_tile(request, tokens, rows, group, sight) for rows in slices]
+    if count == 1 and (sight := _find_window(request)) is not None:
+        tiles = [_make_window_tile(request, tokens, rows, group, sight) for rows in slices]
         return tiles, padding
     q, k = tokens[:, :, None], tokens[:, None, :]
     visible = request.mask(q, k).expand(count, length, length)
@@ -141,7 +141,7 @@ def _cut(
     return tiles, empty_rows
 
 
-def _sight(request: Request) -> tuple[int, int] | None:
+def _find_window(request: Request) -> tuple[int, int] | None:
     """Return how many keys to the left and right a query sees, or None if they are no window."""
     window = request.window
     if window is None or min(window) < 0:
@@ -151,7 +151,7 @@ def _sight(request: Request) -> tuple[int, int] | None:
     return window if torch.equal(position, request.layout.positions) else None
 
 
-def _window_tile(
+def _make_window_tile(
     request: Request, tokens: Tensor, rows: slice, group: slice, sight: tuple[int, int]
 ) -> Tile:
     """Return the tile of these rows of one document, (1, L), without a mask of all its pairs."""

@@ -112,9 +112,9 @@ def attend(
     import torch
 
     from nlpkit.attention.forms import aft
-    from nlpkit.attention.forms.linear import wide
+    from nlpkit.attention.forms.linear import sum_dtype
 
-    dtype, config = wide(q.dtype), request.config
+    dtype, config = sum_dtype(q.dtype), request.config
     with torch.autocast(q.device.type, enabled=False):
         keys, values = k.to(dtype).flatten(1), v.to(dtype).flatten(1)
         biases = None
@@ -122,14 +122,14 @@ def attend(
             rows, columns = (tensors[name].to(dtype) for name in ("query_bias", "key_bias"))
             biases = aft.Biases(rows, columns, config.near)
         if state is not None:
-            means = _generated(request.layout, keys, values, biases, state)
+            means = _generate(request.layout, keys, values, biases, state)
         else:
             lengths, causal = request.layout.lengths, sides.is_causal(config)
-            means = aft.means(keys, values, lengths, causal, biases)
+            means = aft.compute_means(keys, values, lengths, causal, biases)
         return (q.to(dtype).sigmoid() * means.view(q.shape)).to(q.dtype)
 
 
-def _generated(
+def _generate(
     layout: Layout, k: Tensor, v: Tensor, biases: Biases | None, state: dict[str, Tensor]
 ) -> Tensor:
     """Return the means (N, C) of new tokens, and keep what later ones need."""
@@ -141,11 +141,11 @@ def _generated(
         keys = growing.store(state, "keys", k, layout)
         values = growing.store(state, "values", v, layout)
         if layout.past is not None:
-            return aft.means_of_new(keys, values, layout, biases)
+            return aft.compute_new_means(keys, values, layout, biases)
     elif layout.past is not None:
-        means, state["sums"] = aft.continued(k, v, state["sums"])
+        means, state["sums"] = aft.continue_means(k, v, state["sums"])
         return means
     else:
-        own = aft.weighted(k, v).split(layout.lengths)
+        own = aft.weigh(k, v).split(layout.lengths)
         state["sums"] = torch.stack([each.sum(0) for each in own])
-    return aft.means(k, v, layout.lengths, True, biases)
+    return aft.compute_means(k, v, layout.lengths, True, biases)

@@ -76,7 +76,7 @@ def prepare(request: Request) -> Chunks | None:
     from nlpkit.attention.forms import linear
 
     causal = sides.is_causal(request.config)
-    return linear.chunks_of(request) if causal else None
+    return linear.make_chunks(request) if causal else None
 
 
 def attend(

@@ -77,7 +77,7 @@ def reference(
     whole = length - length % config.stride
     kept = whole if causal else length
     keys, values = (
-        _windows(x[:kept], tensors[name], config.stride)
+        _shorten(x[:kept], tensors[name], config.stride)
         for x, name in ((k, "key_kernel"), (v, "value_kernel"))
     )
     if causal:
@@ -92,7 +92,7 @@ def reference(
     return torch.einsum("hij,jhd->ihd", scores.softmax(2), values)
 
 
-def _windows(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
+def _shorten(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
     """Return (w, H, D), the convolution of a sequence (n, H, D), whose last window may be short."""
     import torch
     import torch.nn.functional as F
@@ -128,7 +128,7 @@ def attend(
 
     learned = {name: tensor.to(q.dtype) for name, tensor in tensors.items()}
     if state:
-        return compressed.continued(request, q, k, v, learned, state)
+        return compressed.extend(request, q, k, v, learned, state)
     if state is not None:
         compressed.remember(request, k, v, learned, state)
     return compressed.attend(request, q, k, v, learned)

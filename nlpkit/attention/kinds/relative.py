@@ -150,11 +150,11 @@ def _attend(
     import torch.nn.functional as F
 
     pairs: Pairs = request.prepared
-    by_distance = _distance_keys(request, pairs.distances, tensors["r"])
+    by_distance = _make_distance_keys(request, pairs.distances, tensors["r"])
     scale = request.scale
-    bias = _products((q + tensors["r_r_bias"]) * scale, by_distance).index_select(1, pairs.distance)
+    bias = _multiply((q + tensors["r_r_bias"]) * scale, by_distance).index_select(1, pairs.distance)
     if pairs.segment is not None:
-        of_texts = _products((q + tensors["r_s_bias"]) * scale, tensors["seg_embed"])
+        of_texts = _multiply((q + tensors["r_s_bias"]) * scale, tensors["seg_embed"])
         bias = bias + of_texts.index_select(1, pairs.segment)
     bias = bias.masked_fill(pairs.hidden, torch.finfo(torch.float32).min)  # (H, P)
     query_sizes, key_sizes = request.layout.lengths, request.keys.lengths
@@ -170,12 +170,12 @@ def _attend(
     return torch.cat(parts, dim=1).transpose(0, 1).masked_fill(pairs.blind[:, None, None], 0.0)
 
 
-def _products(q: Tensor, rows: Tensor) -> Tensor:
+def _multiply(q: Tensor, rows: Tensor) -> Tensor:
     """Return the products of queries (N, H, D) and rows (R, H, D), in float32: (H, N * R)."""
     return (q.transpose(0, 1) @ rows.permute(1, 2, 0)).flatten(1).float()
 
 
-def _distance_keys(request: Request, distances: Tensor, r: Tensor) -> Tensor:
+def _make_distance_keys(request: Request, distances: Tensor, r: Tensor) -> Tensor:
     """Return the keys of `distances` (R,), (R, H, D): sines, then cosines, through `r`."""
     import torch
     import torch.nn.functional as F
