@@ -12,8 +12,7 @@ from safetensors.torch import load_file
 from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.errors import NlpkitError
-from nlpkit.report import history, page
-from nlpkit.runs import seeds
+from nlpkit.report import history, page, seeds
 from nlpkit.train import loop
 from nlpkit.train.held_out import Overfitting
 from nlpkit.train.log import QUIET, Log, Metrics

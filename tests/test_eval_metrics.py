@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.recipe import changed
-from nlpkit.runs import seeds
+from nlpkit.report import seeds
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
 from tests._schema import validator

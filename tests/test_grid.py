@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
+from nlpkit.commands import _grid
 from nlpkit.errors import RunsFailed, UsageError
-from nlpkit.runs import grid
 from tests import _processes, _tiny
 
 SMALL = ("--set", "train.steps=2", "--set", "train.eval_every=null", "--set", "train.save_every=1")
@@ -23,7 +23,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names(*options: str) -> list[str]:
-    return [point.name for point in grid.points(grid.parse(options))]
+    return [point.name for point in _grid.points(_grid.parse(options))]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def names(*options: str) -> list[str]:
     ],
 )
 def test_values_are_split_at_commas_outside_of_brackets_and_quotes(text, values):
-    assert grid.split(text) == values
+    assert _grid.split(text) == values
 
 
 def test_names_are_readable_and_depend_on_keys_and_own_values_alone():
@@ -90,12 +90,12 @@ def test_values_that_are_no_names_have_different_names():
 )
 def test_grid_that_makes_no_sense_is_one_line(options, said):
     with pytest.raises(UsageError) as caught:
-        grid.parse(options)
+        _grid.parse(options)
     assert str(caught.value) == said
 
 
 def test_true_and_1_are_two_values():
-    assert len(grid.parse(["a=1,true,'1','true'"])[0].values) == 4
+    assert len(_grid.parse(["a=1,true,'1','true'"])[0].values) == 4
 
 
 def run(*arguments: object, code: int = 0) -> tuple[str, str]:

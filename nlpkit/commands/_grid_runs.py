@@ -11,8 +11,8 @@ from nlpkit.disk import user_path
 from nlpkit.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
+    from nlpkit.commands._grid import Axis, Point
     from nlpkit.recipe import Resolved
-    from nlpkit.runs.grid import Axis, Point
 
 
 @dataclass(frozen=True)
@@ -44,31 +44,31 @@ class GridRun:
 
 def list_axes(asked: Sweep) -> list["Axis"]:
     """Return the settings of the grid, the seed last."""
-    from nlpkit.runs import grid
+    from nlpkit.commands import _grid
 
-    axes = grid.parse(asked.options.grid or ())
+    axes = _grid.parse(asked.options.grid or ())
     keys = {axis.key for axis in axes}
     for override in asked.common.overrides or ():
         if (key := override.partition("=")[0].strip()) in keys:
             raise UsageError(f"--set {key}: excludes --grid {key}")
     if asked.options.seeds is not None:
-        if grid.SEED in keys:
+        if _grid.SEED in keys:
             raise UsageError("--seeds excludes --grid seed")
         try:
             first = asked.load([f"{axis.key}={axis.values[0]}" for axis in axes]).recipe.seed
         except RecipeError:  # `list_runs` says all that is wrong
             first = 1
-        axes += grid.parse([f"{grid.SEED}={first}..{first + asked.options.seeds - 1}"])
-    return sorted(axes, key=lambda axis: axis.key == grid.SEED)
+        axes += _grid.parse([f"{_grid.SEED}={first}..{first + asked.options.seeds - 1}"])
+    return sorted(axes, key=lambda axis: axis.key == _grid.SEED)
 
 
 def list_runs(asked: Sweep, axes: Sequence["Axis"]) -> list[GridRun]:
     """Return the runs with their recipes; raise `RecipeError` with each mistake once."""
-    from nlpkit.runs import grid
+    from nlpkit.commands import _grid
 
     mistakes: dict[str, None] = {}
     runs, root = [], None
-    for point in grid.points(axes):
+    for point in _grid.points(axes):
         try:
             if root is None:
                 root = asked.load(point.sets).recipe.out

@@ -17,7 +17,7 @@ from nlpkit.errors import DataError, NlpkitError, RunsFailed, Stopped, TryAgain,
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
-    from nlpkit.runs.grid import Axis
+    from nlpkit.commands._grid import Axis
     from nlpkit.train.log import Log
 
 _KILLED = 128 + 9
@@ -80,8 +80,8 @@ def _find_root(run: GridRun) -> Path:
 def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[GridRun]) -> None:
     """Raise `UsageError` if the folder is a run, or holds runs of another grid."""
     from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
+    from nlpkit.commands._grid import SEED
     from nlpkit.recipe import changed, load
-    from nlpkit.runs.grid import SEED
 
     keys = [axis.key for axis in axes]
     if (root / RECIPE).is_file() and keys != [SEED]:
@@ -207,10 +207,11 @@ def _describe_failures(failed: dict[str, int], count: int) -> str:
 def _print_result(common: Common, axes: Sequence["Axis"], root: Path, runs: list[GridRun]) -> None:
     """Print the figures of finished runs: of seeds their mean, median and deviation."""
     from nlpkit import report as reports
+    from nlpkit.commands import _grid
+    from nlpkit.report import seeds
     from nlpkit.report import sweep as report
-    from nlpkit.runs import grid, seeds
 
-    if [axis.key for axis in axes] == [grid.SEED] and runs:
+    if [axis.key for axis in axes] == [_grid.SEED] and runs:
         best_by = runs[0].resolved.recipe.train.best_by
         numbers = [run.resolved.recipe.seed for run in runs]
         try:

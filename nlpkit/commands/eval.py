@@ -209,7 +209,7 @@ def _print(results: list[dict[str, Any]], seeds: list[int], common: Common) -> N
     if not seeds:
         common.print_result(format_table(results[0]), **results[0])
         return
-    from nlpkit.runs import seeds as runs
+    from nlpkit.report import seeds as runs
 
     result = runs.summary(seeds, [select_values(figures) for figures in results])
     result["checkpoints"] = [figures["checkpoint"] for figures in results]

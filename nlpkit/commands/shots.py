@@ -135,7 +135,7 @@ def _score(
 def _print(results: list[dict[str, Any]], prompt: dict[str, Any], common: Common) -> None:
     """Print the figures; of several seeds, their mean, median and deviation."""
     from nlpkit.evaluate.held_out import format_table
-    from nlpkit.runs import seeds
+    from nlpkit.report import seeds
 
     last = results[-1]
     if len(results) == 1:
