@@ -66,7 +66,7 @@ def _ours() -> Way:
 
     def index(path: Path) -> Ranker:
         found = build(Records(str(path)), words)
-        return Ranker(found, bm25.Weighting(found))
+        return Ranker(found, bm25.Weighting(found, bm25.Settings()))
 
     def answer(ranker: Ranker, queries: list[str]) -> np.ndarray:
         scores = np.zeros((len(queries), 10))

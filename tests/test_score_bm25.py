@@ -44,7 +44,7 @@ def test_bm25_equals_bm25s_for_every_document(
         peer = _peer(texts, variant, k1=k1, b=b, delta=delta)
         own = {"delta": delta} if variant in ("bm25l", "bm25+") else {}
         index = _index(texts)
-        ranker = Ranker(index, bm25.Weighting(index, variant, k1=k1, b=b, **own))
+        ranker = Ranker(index, bm25.Weighting(index, bm25.Settings(variant, k1=k1, b=b, **own)))
         for query in random_texts(rng, 25, 8, [*WORDS, "unknown"]):
             known = [word for word in query.split() if word in index.terms]
             if known:
@@ -59,7 +59,7 @@ def test_bm25_top_is_the_sorted_scores_of_documents_with_a_word(variant: str, to
     rng = random.Random(f"{variant}{top}")
     texts = random_texts(rng, 400, 12, WORDS)
     index = _index(texts)
-    ranker = Ranker(index, bm25.Weighting(index, variant))
+    ranker = Ranker(index, bm25.Weighting(index, bm25.Settings(variant)))
     for query in random_texts(rng, 40, 6, [*WORDS, "unknown"]):
         words = query.split()
         scores = ranker.scores(words)
@@ -87,7 +87,7 @@ def test_bm25_top_k_bound_finds_all_candidates_of_a_large_array() -> None:
 
 def test_bm25_lucene_score_is_that_of_hand_arithmetic() -> None:
     index = _index(SMALL)
-    scores = Ranker(index, bm25.Weighting(index)).scores(["cat"])
+    scores = Ranker(index, bm25.Weighting(index, bm25.Settings())).scores(["cat"])
     idf = math.log(1 + (4 - 2 + 0.5) / (2 + 0.5))
     # K = 1.5 (0.25 + 0.75 · 3 / 1.5) and 1.5 (0.25 + 0.75 · 2 / 1.5)
     expected = [idf * 2 / (2 + 2.625), 0, idf * 1 / (1 + 1.875), 0]
@@ -99,7 +99,7 @@ def test_bm25_robertson_raw_is_the_documents_formula_and_negative_for_common_wor
 ) -> None:
     texts = ["cat cat dog", "cat", "cat dog", "bird"]
     index = _index(texts)
-    scores = Ranker(index, bm25.Weighting(index, "robertson-raw")).scores(["cat"])
+    scores = Ranker(index, bm25.Weighting(index, bm25.Settings("robertson-raw"))).scores(["cat"])
     idf = math.log((4 - 3 + 0.5) / (3 + 0.5))
     mean = 7 / 4
     factor = [1.5 * (0.25 + 0.75 * length / mean) for length in (3, 1, 2)]
@@ -121,7 +121,7 @@ def test_bm25_robertson_raw_is_the_documents_formula_and_negative_for_common_wor
 )
 def test_bm25_k3_is_a_factor_of_repeated_words(k3: float | None, factor: float) -> None:
     index = _index(SMALL)
-    ranker = Ranker(index, bm25.Weighting(index, k3=k3))
+    ranker = Ranker(index, bm25.Weighting(index, bm25.Settings(k3=k3)))
     once, dog = ranker.scores(["cat"]), ranker.scores(["dog"])
     np.testing.assert_allclose(
         ranker.scores(["cat", "dog", "cat", "cat"]), factor * once + dog, rtol=1e-14
@@ -133,7 +133,7 @@ def test_bm25_explanation_adds_up_to_the_score(variant: str) -> None:
     rng = random.Random(variant)
     texts = random_texts(rng, 30, 20, WORDS)
     index = _index(texts)
-    weighting = bm25.Weighting(index, variant, k3=7)
+    weighting = bm25.Weighting(index, bm25.Settings(variant, k3=7))
     ranker = Ranker(index, weighting)
     for query in random_texts(rng, 20, 9, [*WORDS, "unknown"]):
         words = query.split()

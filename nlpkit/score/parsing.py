@@ -55,8 +55,10 @@ class Parser(argparse.ArgumentParser):
                     f"no option {given}: test sets of sacrebleu are not downloaded; give the "
                     "references as files, and --tokenize zh for Chinese"
                 )
-            near = registry.suggest(given, self._option_string_actions)
-            self.error(f"no option {given}{near}")
+            known = list(self._option_string_actions)
+            # Compared without the dashes that all have: --index is not near --fail-under.
+            is_near = registry.suggest(given.lstrip("-"), [each.lstrip("-") for each in known])
+            self.error(f"no option {given}{registry.suggest(given, known) if is_near else ''}")
         return found
 
 

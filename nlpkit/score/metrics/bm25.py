@@ -29,6 +29,7 @@ in the query qtf times is (k3+1) qtf / (k3+qtf); without --k3 it is qtf, with --
 import argparse
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,42 +43,30 @@ _WITH_DELTA = ("bm25l", "bm25+")
 _DELTA = 0.5
 
 
+class Settings(NamedTuple):
+    """The formula and its parameters."""
+
+    variant: str = "lucene"
+    k1: float = 1.5
+    b: float = 0.75
+    k3: float | None = None
+    delta: float | None = None  # None: 0.5 where the variant has one
+
+
 class Weighting:
     """BM25 in one of `VARIANTS`; raise `UsageError` for parameters out of range."""
 
-    signed: bool
-
-    def __init__(
-        self,
-        index: Index,
-        variant: str = "lucene",
-        *,
-        k1: float = 1.5,
-        b: float = 0.75,
-        k3: float | None = None,
-        delta: float | None = None,
-    ):
-        _check(variant, k1, b, k3, delta)
+    def __init__(self, index: Index, settings: Settings):
+        _check(settings)
         self._index = index
-        self._variant = variant
-        self._k1, self._b, self._k3 = k1, b, k3
+        self._variant, self._k1, b, self._k3, delta = settings
         self._delta = _DELTA if delta is None else delta
-        self.signed = variant == "robertson-raw"
+        self.signed = self._variant == "robertson-raw"
         # If the mean length is 0, there are no postings and the factors are not used.
         self._factors = 1 - b + b * (index.lengths / (index.mean_length or 1.0))  # (N,)
-
-    @property
-    def parameters(self) -> dict[str, str | float | None]:
-        """The parameters that change the scores, by name."""
-        values: dict[str, str | float | None] = {
-            "variant": self._variant,
-            "k1": self._k1,
-            "b": self._b,
-            "k3": self._k3,
-        }
-        if self._variant in _WITH_DELTA:
-            values["delta"] = self._delta
-        return values
+        self.parameters = settings._replace(delta=self._delta)._asdict()
+        if self._variant not in _WITH_DELTA:
+            del self.parameters["delta"]
 
     @property
     def tag(self) -> str:
@@ -141,8 +130,9 @@ class Weighting:
         return (k1 + 1) * part + (self._delta if self._variant == "bm25+" else 0.0)
 
 
-def _check(variant: str, k1: float, b: float, k3: float | None, delta: float | None) -> None:
+def _check(settings: Settings) -> None:
     """Raise `UsageError` for parameters that are out of range."""
+    variant, k1, b, k3, delta = settings
     for name, value in (("k1", k1), ("k3", k3), ("delta", delta)):
         if value is not None and not 0 <= value < math.inf:
             raise UsageError(f"--{name} is {value:g}, must be a number of 0 or more")
@@ -167,16 +157,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> float | None:
     """Print the ranking, or its measures with --qrels; return the first measure or None."""
-
-    def weighting(index: Index) -> Weighting:
-        return Weighting(
-            index,
-            arguments.variant,
-            k1=arguments.k1,
-            b=arguments.b,
-            k3=arguments.k3,
-            delta=arguments.delta,
-        )
-
-    _check(arguments.variant, arguments.k1, arguments.b, arguments.k3, arguments.delta)
-    return command.run(arguments, "bm25", weighting)
+    settings = Settings(*(vars(arguments)[name] for name in Settings._fields))
+    _check(settings)  # before any file is read
+    return command.run(arguments, "bm25", lambda index: Weighting(index, settings))

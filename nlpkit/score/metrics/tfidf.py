@@ -38,11 +38,7 @@ class Weighting:
         self._index = index
         self._variant = variant
         self.signed = variant == "plain"
-
-    @property
-    def parameters(self) -> dict[str, str | float | None]:
-        """The parameters that change the scores, by name."""
-        return {"variant": self._variant}
+        self.parameters: dict[str, str | float | None] = {"variant": variant}
 
     @property
     def tag(self) -> str:

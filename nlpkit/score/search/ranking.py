@@ -18,17 +18,12 @@ _ROWS = 64  # see `_select_best`
 class Weighting(Protocol):
     """A scoring formula: score = Σ weight(term in query) · impact(term, document)."""
 
-    @property
-    def parameters(self) -> dict[str, str | float | None]:
-        """The parameters that change the scores, by name."""
+    parameters: dict[str, str | float | None]  # those that change the scores
+    signed: bool  # whether a word can lower the score of a document that contains it
 
     @property
     def tag(self) -> str:
         """The parameters in short form, without white space."""
-
-    @property
-    def signed(self) -> bool:
-        """Whether a word can lower the score of a document that contains it."""
 
     def impacts(self, term: int) -> np.ndarray:
         """Return the impact on each document with the term, minus `absent`: (df,) float64."""
