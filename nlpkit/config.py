@@ -59,6 +59,10 @@ class FrozenConfig(BaseModel):
         """
         return {}
 
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return a setting that only some parts have, or the default where this one has not."""
+        return vars(self).get(name, default)
+
     def is_default(self, name: str) -> bool:
         """Return whether a setting has its default, given or not."""
         return getattr(self, name) == type(self).model_fields[name].default

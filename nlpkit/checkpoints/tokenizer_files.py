@@ -56,7 +56,7 @@ def describe_use(
     positions = (getattr(model_config, n, None) for n in ("max_positions", "attention_length"))
     longest = min((limit for limit in positions if limit is not None), default=None)
     if objective is not None:
-        longest = getattr(objective.config, "max_length", longest)
+        longest = objective.config.setting("max_length", longest)
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
     goes_on = isinstance(objective, Generative) and not isinstance(objective, ReadsSource)
     return Use(

@@ -95,7 +95,7 @@ def _shrink(
     The held-out rows are also training rows, because a label may occur only in them.
     """
     recipe = resolved.recipe
-    lengths = [getattr(each.config, "max_length", None) or 0 for each in recipe.objective]
+    lengths = [each.config.setting("max_length") or 0 for each in recipe.objective]
     budget = min(recipe.train.batch_budget, max(_TOKENS, *lengths))
     sizes = {"steps": _STEPS, "warmup_steps": 1, "eval_every": 1, "save_every": 1}
     sizes |= {"tokens_per_step": budget, "tokens_per_batch": budget}

@@ -47,6 +47,9 @@ class ModelSettings(Protocol):
     @property
     def label_smoothing(self) -> float: ...
 
+    def setting(self, name: str, default: Any = None) -> Any:
+        """Return a setting of some families, or the default where this one does not have it."""
+
 
 class TrainedModel(Protocol):
     """The methods of a family's `Model` that objectives call.
@@ -111,6 +114,7 @@ class Objective(ABC):
     # that the model continues, it is what is given.
     template: Template | None = None
     reads_summary: bool = False  # whether it reads the state that summarizes a sequence
+    metrics: tuple[str, ...] = ()  # names of the scores (`nlpkit score`) of a task
     head_kind: str = ""  # the kind of task of its layer, which has a model in transformers
     lm_weight: float = 0.0  # of an auxiliary next-token loss
     prompt: Any = None  # a soft prompt before the text (`objectives/_soft_prompt.py`)

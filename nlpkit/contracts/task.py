@@ -49,7 +49,6 @@ class Task(Objective):
     # The kind of task of that layer, which decides its model in transformers (`models/head.py`).
     head_kind = "sequence_classification"
     dropout: float = 0.0  # on the input of that layer
-    metrics: tuple[str, ...] = ()  # names of the scores (`nlpkit score`) of the task
     unknown_remark: str = ""  # the source of unknown tokens that are in every row
 
     @classmethod

@@ -59,7 +59,7 @@ def _text_in(row: Mapping[str, Any], key: str) -> str:
     """Return the text at a key, at a path or of a template; raise `RowError`."""
     if template.is_template(key):
         return template.fill(key, row)
-    value = template.value_at(row, key)
+    value = row[key] if key in row else template.value_at(row, key)
     if not isinstance(value, str):
         raise RowError(f'"{key}" is {kind_of(value)}, not a string')
     return value

@@ -16,7 +16,7 @@ def find_classes(objective: Any) -> list[str]:
 
     Tagging has classes, too, but names one for each word.
     """
-    labels: list[str] | None = getattr(objective.config, "labels", None)
+    labels: list[str] | None = objective.config.setting("labels")
     of_words = objective.head_kind == "token_classification"
     return [] if of_words else labels or []
 

@@ -121,8 +121,7 @@ class Evaluation:
         if self.corpus.cut:
             cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
-        own = getattr(self.opened.objective, "metrics", [])
-        names = tuple(metrics or self.source.metrics or own)
+        names = tuple(metrics or self.source.metrics or self.opened.objective.metrics)
         with self._autocast():
             result = self._compute_losses(log, stop)
             pairs = self._collect_answers(names, generation, log, stop, batch)

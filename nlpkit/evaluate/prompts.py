@@ -131,7 +131,7 @@ def _complete_settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
     """
     usual = task.wording(config)
     labels = given.labels or {}
-    classes = getattr(config, "labels", None)
+    classes = config.setting("labels")
     wrong = [name for name in labels if name not in (classes or ())]
     if wrong:
         known = f"the classes are {', '.join(classes)}" if classes else "the task has no classes"

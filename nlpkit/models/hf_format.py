@@ -175,7 +175,7 @@ def settings_of(
     }
     if vocab_size:
         settings["vocab_size"] = vocab_size
-    if source_vocab_size := getattr(config, "source_vocab_size", None):  # as Marian's are called
+    if source_vocab_size := config.setting("source_vocab_size"):  # as Marian's are called
         settings |= {"vocab_size": source_vocab_size, "decoder_vocab_size": vocab_size}
     settings |= {**more, "dtype": "float32"}
     if notes is not None:

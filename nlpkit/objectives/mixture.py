@@ -176,7 +176,7 @@ class Objective(TextObjective):
             check_spans(self.labels, (cutter, first), other)
         sizes = first.stop - first.start
         for label, member in zip(self.labels, self.members, strict=True):
-            limit = getattr(member.config, "max_length", None)
+            limit = member.config.setting("max_length")
             longest = int(member.length(sizes).max(initial=0))
             if limit is not None and longest > limit:
                 raise UsageError(

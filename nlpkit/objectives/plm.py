@@ -77,7 +77,7 @@ class Objective(LabelTargets, TextObjective):
         """
         super().__init__(config, tokenizer, model_config)
         if config.part_length is None:
-            if memory := getattr(model_config, "memory", 0):
+            if memory := model_config.setting("memory", 0):
                 raise ValueError(
                     f"objective.part_length: model.memory is {memory}, which needs text that is "
                     "cut in order; set part_length, or memory: 0"
@@ -172,7 +172,7 @@ class Objective(LabelTargets, TextObjective):
         ends = (len(self.frame.start), len(self.frame.end))
         hole = np.pad(is_blank, ends)
         length = self.config.part_length
-        if getattr(self.model_config, "memory", 0) and length and len(hole) > length:
+        if self.model_config.setting("memory", 0) and length and len(hole) > length:
             raise ValueError(
                 "with model.memory, blanks are filled in texts of "
                 f"{number_of(length - self.extra, 'tokens')} at "

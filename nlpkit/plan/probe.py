@@ -218,7 +218,7 @@ def advise(plan: Plan, found: Memory) -> str:
     if divisors and divisors[-1] >= longest_example:
         return head + f"set train.tokens_per_batch={divisors[-1]}"
     objective = plan.resolved.recipe.objective[0].config
-    if divisors and divisors[-1] >= longest_example // 8 and hasattr(objective, "max_length"):
+    if divisors and divisors[-1] >= longest_example // 8 and objective.setting("max_length"):
         return head + (
             f"set objective.max_length={divisors[-1]} and train.tokens_per_batch={divisors[-1]}"
         )

@@ -219,7 +219,7 @@ class _Autosize:
 
     def _count_tokens(self, section: Tokenizer | Side) -> int:
         if section.path is None:
-            size = getattr(section.config, "vocab_size", None)
+            size = section.config.setting("vocab_size")
             if size is None:
                 what = f"tokenizer {section.kind} has no vocab_size, which it depends on"
                 raise Refused(self.path, f"{what}; set the sizes")

@@ -60,7 +60,7 @@ def _set_earlier(config: Any, places: Sequence[tuple[Any, ...]], both: Sequence[
             for place in places
         )
     }
-    if members := getattr(config, "of", ()):  # of a mixture
+    if members := config.setting("of", ()):  # of a mixture
         values["of"] = type(members)(
             member.model_copy(
                 update={

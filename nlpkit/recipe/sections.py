@@ -95,7 +95,7 @@ class Objective(Part):
 
     def with_max_length_of(self, first: "Objective") -> "Objective":
         """Return the section with the `max_length` of the first one, where it names none."""
-        length = getattr(first.config, "max_length", None)
+        length = first.config.setting("max_length")
         names = {*type(self.config).model_fields} - self.config.model_fields_set
         if length is None or "max_length" not in names:
             return self

@@ -96,7 +96,7 @@ class Defaults:
             tokens = 4.0 * self.given["steps"] ** 2  # as steps · 2 √tokens are all tokens
         elif "epochs" in self.given and epoch is not None:
             tokens = self.given["epochs"] * epoch
-        longest = getattr(self.recipe.objective[0].config, "max_length", None)
+        longest = self.recipe.objective[0].config.setting("max_length")
         return choose_tokens_per_step(tokens, longest, self.given.get("tokens_per_batch"))
 
 

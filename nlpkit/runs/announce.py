@@ -35,7 +35,7 @@ def announce(run: Run, state: State) -> None:
 
 
 def _announce_model(run: Run) -> None:
-    vocab_size, sources = run.data.vocab_size, getattr(run.part.config, "source_vocab_size", None)
+    vocab_size, sources = run.data.vocab_size, run.part.config.setting("source_vocab_size")
     parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     run.log.info(

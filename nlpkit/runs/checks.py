@@ -30,13 +30,13 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
     recipe, config = resolved.recipe, part.config
     if not config.kinds:
         return
-    count = getattr(config, "num_heads", 1)
+    count = config.setting("num_heads", 1)
     heads = Heads(
         count,
-        getattr(config, "width_per_head", None) or getattr(config, "hidden_size", 64) // count,
+        config.setting("width_per_head") or config.setting("hidden_size", 64) // count,
         torch.float32 if recipe.train.precision == "fp32" else torch.bfloat16,
         training=True,
-        dropout=getattr(config, "attention_dropout", 0.0),
+        dropout=config.setting("attention_dropout", 0.0),
         backend=recipe.attention.backend,
     )
     try:
@@ -119,7 +119,7 @@ def _check_readable(objective: Task) -> None:
     """Raise `UsageError` if a score cannot read the labels of a task."""
     from nlpkit.score import named
 
-    answers = getattr(objective.config, "labels", None) or ["0", "1"]
+    answers = objective.config.setting("labels") or ["0", "1"]
     for name in objective.metrics:
         try:
             named.score(name, answers, answers)

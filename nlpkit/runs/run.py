@@ -67,7 +67,7 @@ class Data:
         """Return the unigram entropy of the held-out text, without tokens that are no targets."""
         if self.valid is None:
             return None
-        return self.valid.unigram_entropy(getattr(self.objective, "unlearned_id", None))
+        return self.valid.unigram_entropy(self.objective.unlearned_id)
 
     @property
     def fingerprint(self) -> str:

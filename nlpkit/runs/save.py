@@ -133,10 +133,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         from nlpkit.models import lora
 
         plain = lora.remove_adapters(weights)
-    labels = getattr(objective.config, "labels", None)
+    labels = objective.config.setting("labels")
     folders = hf_model.to_hf(part.family, part.config, plain, ids, part.head, labels)
     settings, tensors = folders[""]
-    if getattr(objective.config, "regression", False):  # else transformers squeezes the number
+    if objective.config.setting("regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"
     generation_settings.write(
         directory, generation_settings.choose_settings(objective, tokenizer, settings)

@@ -6,7 +6,7 @@ I pieces, D documents, N tokens of a batch, M targets.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -117,24 +117,28 @@ def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
 
 def longest_sequence(model_config: object) -> float:
     """Return the most tokens of a sequence that a model takes; infinite if any number."""
-    limits = [getattr(model_config, name, None) for name in ("max_positions", "attention_length")]
-    return min((limit for limit in limits if limit is not None), default=math.inf)
+    return min((limit for _, limit in _limits(model_config)), default=math.inf)
 
 
 def check_length(max_length: int, model_config: object) -> None:
-    """Raise `ValueError` if examples of `max_length` are longer than `model.max_positions`.
+    """Raise `ValueError` if examples of `max_length` are longer than the model's sequences.
 
-    A family without this setting accepts sequences of any length.
+    A family without such a setting accepts sequences of any length.
     """
-    limit = getattr(model_config, "max_positions", None)
-    if limit is not None and max_length > limit:
-        raise ValueError(
-            f"objective.max_length: {max_length} is more than model.max_positions {limit}; "
-            "lower the one or raise the other"
-        )
-    limit = getattr(model_config, "attention_length", None)
-    if limit is not None and max_length > limit:
-        raise ValueError(
-            f"objective.max_length: {max_length} is more than attention.max_length {limit}; "
-            "lower the one or raise the other"
-        )
+    for setting, limit in _limits(model_config):
+        if max_length > limit:
+            raise ValueError(
+                f"objective.max_length: {max_length} is more than {setting} {limit}; "
+                "lower the one or raise the other"
+            )
+
+
+def _limits(model_config: object) -> Iterator[tuple[str, int]]:
+    """Yield the settings that limit a model's sequences, and the limits."""
+    settings = (
+        ("max_positions", "model.max_positions"),
+        ("attention_length", "attention.max_length"),
+    )
+    for name, setting in settings:
+        if (limit := getattr(model_config, name, None)) is not None:
+            yield setting, limit
