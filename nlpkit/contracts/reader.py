@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -126,7 +126,7 @@ class Reader(Protocol):
     INSIDE: str = ""  # the glob for the files in a folder; empty if a folder cannot be given
     # What the documents of such a file are: its rows, from the first to the last; "lines", which
     # nlpkit reads itself, so that several processes read one file; "" of rows for tasks alone.
-    DOCUMENTS: Literal["rows", "lines", ""] = "rows"
+    DOCUMENTS: str = "rows"
 
     @abstractmethod
     def rows(

@@ -13,6 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -89,7 +90,7 @@ class _Pieces(dict[str, tuple[int, ...]]):
 class Tokenizer:
     """Text ↔ ids; fast to import, to pickle and to fork."""
 
-    files = ("vocab.txt",)
+    files: ClassVar[tuple[str, ...]] = ("vocab.txt",)
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
         """Take the tokens in the order of ids; `source` names their file in a `FileError`."""

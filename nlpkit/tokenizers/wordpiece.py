@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -54,7 +54,7 @@ class Tokenizer(LibraryTokenizer):
 
     kind = "wordpiece"
     model = "WordPiece"
-    files = ("tokenizer.json", _VOCABULARY)
+    files: ClassVar[tuple[str, ...]] = ("tokenizer.json", _VOCABULARY)
     bos = "[CLS]"
     eos = "[SEP]"
     unk = "[UNK]"
