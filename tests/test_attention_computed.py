@@ -1,7 +1,7 @@
 """Kinds that compute themselves: the fast forms against the formulas, and who influences whom.
 
 The expected numbers come from the formulas of the papers, written here or in the kinds'
-`reference`, which `test_reference_is_the_formula_of_the_paper` checks.
+`_attention_formulas`, which `test_reference_is_the_formula_of_the_paper` checks.
 """
 
 import math
@@ -17,6 +17,7 @@ from nlpkit.attention.forms import aft, chunks, compressed
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
 from tests._attention import HEADS, PACKS, WIDTH, attend_of
+from tests._attention_formulas import reference
 
 CASES = {
     "linear": Choice.of("linear"),
@@ -62,7 +63,7 @@ def _prepare(choice: Choice, lengths: list[int], dtype=torch.float64, **options)
 
 def _reference(choice: Choice, lengths: list[int], q, k, v, learned) -> Tensor:
     parts = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
-    return torch.cat([choice.module.reference(choice.config, *part, learned) for part in parts])
+    return torch.cat([reference(choice, *part, learned) for part in parts])
 
 
 # --- the formulas ----------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def test_reference_is_the_formula_of_the_paper(name: str) -> None:
     q, k, v, _ = _inputs(n)
     learned = _learned(choice)
     w = learned["query_bias"] @ learned["key_bias"].T if learned else None
-    found = choice.module.reference(choice.config, q, k, v, learned)
+    found = reference(choice, q, k, v, learned)
     for head in range(HEADS):
         for i in range(n):
             seen = range(i + 1) if name in CAUSAL else range(n)

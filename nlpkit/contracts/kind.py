@@ -88,9 +88,6 @@ class Kind(Protocol):
     # `ranges(config, q, k)`: parts of the mask that have no pair in common and together are the
     # mask, for all queries (N,) and all keys (K,) of a pack. They are meant within each sequence.
     ranges: Callable[[Any, Tokens, Tokens], Sequence[Range]] | None = None
-    # `reference(config, q, k, v, tensors)`: the formula of a kind with `attend` for one sequence,
-    # (n, H, D), to be read and for tests.
-    reference: Callable[..., Tensor] | None = None
 
     @abstractmethod
     def pairs(self, config: Any, lengths: Sequence[int]) -> float:

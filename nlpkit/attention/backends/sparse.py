@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nlpkit.attention.kernels.cuts import Cut, Order, Tile, make_cuts
+from nlpkit.attention.kernels.keep_mask import KeepMask, draw_seed
 from nlpkit.contracts.request import Request
 
 RANK = 2
@@ -47,9 +48,7 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     step = _Step(request)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        # The seed of the dropout, so that backward draws the same again.
-        seed = int(torch.randint(2**62, ())) if request.dropout else 0
-        return _Attention.apply(q, k, v, step, seed)
+        return _Attention.apply(q, k, v, step)
 
     return attend
 
@@ -62,6 +61,10 @@ class _Step:
         self.exact = torch.promote_types(request.dtype, torch.float32)
         self.cuts: list[Cut] = make_cuts(request)
         self._buffers: dict[str, Tensor] = {}
+
+    def make_keep_mask(self, seed: int) -> KeepMask | None:
+        """Return the masks of dropout, tile by tile; None without dropout."""
+        return KeepMask(self.dropout, seed) if self.dropout else None
 
     def take(self, order: Order, x: Tensor) -> Tensor:
         """Return the tokens of x (N, H, D) in this order, head by head, (H, M, D)."""
@@ -85,27 +88,16 @@ class _Step:
         return S
 
 
-class _Dropout:
-    """The factors of the probabilities, tile by tile: 0, or 1 / (1 - rate)."""
-
-    def __init__(self, rate: float, seed: int):
-        self.rate, self._rng = rate, torch.Generator().manual_seed(seed)
-
-    def draw_factors(self, like: Tensor) -> Tensor:
-        """Return the next tile's factors."""
-        kept = torch.empty_like(like).bernoulli_(1 - self.rate, generator=self._rng)
-        return kept.div_(1 - self.rate)
-
-
 class _Attention(torch.autograd.Function):
     """Attention of one layer; S, P, dP and dS are as in Dao et al. 2022, alg. 4."""
 
     @staticmethod
     @torch.autocast("cpu", enabled=False)
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, step: _Step, seed: int) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, step: _Step) -> Tensor:
         out = torch.zeros(q.shape, dtype=step.exact)
         lse = out.new_full((*q.shape[:2], 1), -torch.inf)  # (N, H, 1), in units of log 2
-        dropout = _Dropout(step.dropout, seed)
+        ctx.seed = draw_seed() if step.dropout else 0  # backward draws the same masks again
+        dropout = step.make_keep_mask(ctx.seed)
         for number, cut in enumerate(step.cuts):
             O, L = cut.queries.take(out), cut.queries.take(lse)  # noqa: E741 (the paper's symbols)
             of_rows = step.take(cut.queries, q), O.transpose(0, 1), L.transpose(0, 1)
@@ -116,7 +108,7 @@ class _Attention(torch.autograd.Function):
             cut.queries.put(O, out)
             cut.queries.put(L, lse)
         result = out.to(q.dtype)
-        ctx.step, ctx.seed = step, seed
+        ctx.step = step
         ctx.save_for_backward(q, k, v, result, lse)
         return result
 
@@ -124,7 +116,7 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         with torch.autocast("cpu", enabled=False):
-            return *_compute_gradients(ctx, grads[0]), None, None
+            return *_compute_gradients(ctx, grads[0]), None
 
 
 def _forward(
@@ -133,7 +125,7 @@ def _forward(
     of_rows: list[Tensor],
     of_keys: tuple[Tensor, Tensor],
     goes_on: bool,
-    dropout: _Dropout,
+    dropout: KeepMask | None,
 ) -> None:
     """Write output and logsumexp of a block; if it goes on, they are those of earlier ranges."""
     Q, O, L = of_rows  # noqa: E741
@@ -149,8 +141,8 @@ def _forward(
             m_new = torch.maximum(m_new, m)
         P = S.sub_(m_new).exp2_()
         total = P.sum(-1, keepdim=True)
-        if dropout.rate:
-            P.mul_(dropout.draw_factors(P))
+        if dropout is not None:
+            P.mul_(dropout.draw(torch.empty_like(P)).mul_(dropout.scale))
         part = step.multiply("rows", P, V[:, tile.keys])
         if goes_on:
             rescale = (m - m_new).exp2_()
@@ -168,7 +160,7 @@ def _compute_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
     """Return the gradients of q, k and v."""
     step: _Step = ctx.step
     q, k, v, out, lse = ctx.saved_tensors
-    dropout = _Dropout(step.dropout, ctx.seed)
+    dropout = step.make_keep_mask(ctx.seed)
     delta = (grad.to(step.exact) * out).sum(-1, keepdim=True)
     sums = [torch.zeros(x.shape, dtype=step.exact) for x in (q, k, v)]
     for cut in step.cuts:
@@ -190,7 +182,7 @@ def _backward(
     tiles: tuple[Tile, ...],
     of_rows: list[Tensor],
     of_keys: list[Tensor],
-    dropout: _Dropout,
+    dropout: KeepMask | None,
 ) -> None:
     """Add the gradients of a block's queries and keys."""
     Q, dO, L, D, dQ = of_rows
@@ -198,8 +190,8 @@ def _backward(
         K, V, dK, dV = (x[:, tile.keys] for x in of_keys)
         P = step.compute_scores(tile, Q, K).sub_(L).exp2_()
         dP = step.multiply("gradient", dO, V.mT)
-        if dropout.rate:
-            factors = dropout.draw_factors(P)
+        if dropout is not None:
+            factors = dropout.draw(torch.empty_like(P)).mul_(dropout.scale)
             dV.add_(step.multiply("keys", (P * factors).mT, dO))
             dP.mul_(factors)
         else:

@@ -7,13 +7,14 @@ logarithmically, and all distances from `max_distance` on share the last.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig, Size
-from nlpkit.contracts.kind import Tokens
+from nlpkit.contracts.kind import ParamSpec, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,8 +73,20 @@ def bucket_table(num_buckets: int, max_distance: int, bidirectional: bool) -> Te
     return bucket(distance, num_buckets, max_distance, bidirectional)
 
 
-def find_bucket(table: Tensor, max_distance: int, q: Tokens, k: Tokens) -> Tensor:
-    """Return the bucket of each pair of query and key, from a `bucket_table`."""
+def tensors(config: Buckets, heads: int, head_dim: int) -> dict[str, ParamSpec]:
+    """Return the shape of the bias table, which all layers share."""
+    return {"table": ParamSpec((config.num_buckets, heads), shared=True)}
+
+
+def buffers(config: Buckets) -> dict[str, Tensor]:
+    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
+    table = bucket_table(config.num_buckets, config.max_distance, config.BIDIRECTIONAL)
+    return {"buckets": table}
+
+
+def bias_index(config: Buckets, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
+    """Return the row of the bias table, the bucket of the distance of query and key."""
+    most = config.max_distance
     # All distances from max_distance on share the last bucket, so clamping changes nothing.
-    distance = (k["position"] - q["position"]).clamp(-max_distance, max_distance)
-    return table[distance + max_distance]
+    distance = (k["position"] - q["position"]).clamp(-most, most)
+    return buffers["buckets"][distance + most]

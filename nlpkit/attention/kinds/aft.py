@@ -78,25 +78,6 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
     return float(sum(lengths) * (near + 1))
 
 
-def reference(
-    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
-) -> Tensor:
-    """Return (n, H, D) for one sequence, by the weights (n, n, H, D) of all channels."""
-    import torch
-
-    place = torch.arange(len(q), device=q.device)
-    w = q.new_zeros(len(q), len(q))
-    if tensors:
-        w = tensors["query_bias"][: len(q)] @ tensors["key_bias"][: len(q)].mT
-    if config.near is not None:
-        w = w * ((place[:, None] - place).abs() < config.near)
-    exponents = k[None] + w[:, :, None, None]
-    if sides.is_causal(config):
-        later = place > place[:, None]
-        exponents = exponents.masked_fill(later[:, :, None, None], -torch.inf)
-    return q.sigmoid() * (exponents.softmax(1) * v).sum(1)
-
-
 def attend(
     request: Request,
     q: Tensor,

@@ -56,21 +56,6 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
     return 128.0 * sum(lengths)
 
 
-def reference(
-    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
-) -> Tensor:
-    """Return (n, H, D) for one sequence, by the matrix of all weights."""
-    import torch
-
-    place = torch.arange(len(q), device=q.device, dtype=q.dtype)
-    cosines = torch.cos(math.pi / 2 * (place[:, None] - place) / (config.max_length or 1))
-    weights = torch.einsum("ihd,jhd->hij", q.relu(), k.relu()) * cosines
-    if sides.is_causal(config):
-        weights = weights.tril()
-    norms = weights.sum(-1, keepdim=True).clamp(min=_LEAST)
-    return torch.einsum("hij,jhd->ihd", weights / norms, v)
-
-
 def prepare(request: Request) -> Chunks | None:
     """Return the chunks of the pack where they are needed."""
     from nlpkit.attention.forms import linear

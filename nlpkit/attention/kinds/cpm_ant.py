@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from nlpkit.attention.forms.buckets import Buckets, bucket_table, find_bucket
+from nlpkit.attention.forms import buckets
 from nlpkit.config import Size
 from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
 
@@ -26,9 +26,10 @@ FIELDS = ("context", "segment", "position", "span")
 OPTIONAL = ("span",)
 SORT_FIRST = "context"
 COST = "2/3 · N²"
+buffers = buckets.buffers
 
 
-class Config(Buckets):
+class Config(buckets.Buckets):
     """The rows of the bias table; the defaults are those of CPM-Ant 10B."""
 
     num_buckets: Size = Field(512, ge=4, description="distance buckets, half for keys to the right")
@@ -55,14 +56,9 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
     return sum(length**2 for length in lengths) * 2 / 3
 
 
-def buffers(config: Config) -> dict[str, Tensor]:
-    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    return {"buckets": bucket_table(config.num_buckets, config.max_distance, True)}
-
-
 def bias_index(config: Config, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
     """Return the row of the bias table for each pair of query and key."""
-    same = find_bucket(buffers["buckets"], config.max_distance, q, k)
+    same = buckets.bias_index(config, buffers, q, k)
     of_query, of_key = q["segment"], k["segment"]
     other = config.num_buckets + of_query * config.segment_types + of_key
     return same.where(of_query == of_key, other)

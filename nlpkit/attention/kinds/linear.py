@@ -41,19 +41,6 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
     return 64.0 * sum(lengths)
 
 
-def reference(
-    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
-) -> Tensor:
-    """Return (n, H, D) for one sequence, by the matrix of all weights."""
-    import torch
-    import torch.nn.functional as F
-
-    weights = torch.einsum("ihd,jhd->hij", F.elu(q) + 1, F.elu(k) + 1)
-    if sides.is_causal(config):
-        weights = weights.tril()
-    return torch.einsum("hij,jhd->ihd", weights / weights.sum(-1, keepdim=True), v)
-
-
 def prepare(request: Request) -> Chunks | None:
     """Return the chunks of the pack where they are needed."""
     from nlpkit.attention.forms import linear

@@ -67,41 +67,6 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
     return float(sum(n + w * (n + 1) - config.stride * w * (w + 1) // 2 for n, w in windows))
 
 
-def reference(
-    config: Config, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
-) -> Tensor:
-    """Return (n, H, D) for one sequence, by the matrix of all scores."""
-    import torch
-
-    length, causal = len(q), sides.is_causal(config)
-    whole = length - length % config.stride
-    kept = whole if causal else length
-    keys, values = (
-        _shorten(x[:kept], tensors[name], config.stride)
-        for x, name in ((k, "key_kernel"), (v, "value_kernel"))
-    )
-    if causal:
-        keys = torch.cat([tensors["start_key"][None], keys])
-        values = torch.cat([tensors["start_value"][None], values])
-    scores = torch.einsum("ihd,jhd->hij", q, keys) * q.shape[2] ** -0.5
-    if causal:
-        end = config.stride * torch.arange(len(keys), device=q.device) - 1  # of the start: -1
-        scores = scores.masked_fill(
-            end > torch.arange(length, device=q.device)[:, None], -torch.inf
-        )
-    return torch.einsum("hij,jhd->ihd", scores.softmax(2), values)
-
-
-def _shorten(x: Tensor, kernel: Tensor, stride: int) -> Tensor:
-    """Return (w, H, D), the convolution of a sequence (n, H, D), whose last window may be short."""
-    import torch
-    import torch.nn.functional as F
-
-    missing = -len(x) % stride
-    cut = F.pad(x, (0, 0, 0, 0, 0, missing)).unflatten(0, (-1, stride))
-    return torch.einsum("wshd,hsde->whe", cut, kernel)
-
-
 def prepare(request: Request) -> Windows | None:
     """Return the windows of the pack; None for new tokens of cached sequences."""
     from nlpkit.attention.forms.compressed import Windows

@@ -6,12 +6,11 @@ added to the scores, the same in all layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nlpkit.attention.forms import sides
-from nlpkit.attention.forms.buckets import Buckets, bucket_table, find_bucket
-from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
+from nlpkit.attention.forms import buckets, sides
+from nlpkit.contracts.kind import Tokens, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,15 +18,11 @@ if TYPE_CHECKING:
 VISIBILITY: Visibility = "bidirectional"
 FIELDS = ("position",)
 COST = "N²"
+tensors, buffers, bias_index = buckets.tensors, buckets.buffers, buckets.bias_index
 
 
-class Config(Buckets):
+class Config(buckets.Buckets):
     """The rows of the bias table; the defaults are T5's."""
-
-
-def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
-    """Return the shape of the bias table, which all layers share."""
-    return {"table": ParamSpec((config.num_buckets, heads), shared=True)}
 
 
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
@@ -38,13 +33,3 @@ def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
 def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of all pairs."""
     return sides.count_all(lengths)
-
-
-def buffers(config: Config) -> dict[str, Tensor]:
-    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    return {"buckets": bucket_table(config.num_buckets, config.max_distance, True)}
-
-
-def bias_index(config: Config, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
-    """Return the row of the bias table for each pair of query and key."""
-    return find_bucket(buffers["buckets"], config.max_distance, q, k)

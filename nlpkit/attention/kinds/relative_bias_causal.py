@@ -6,15 +6,14 @@ head and bucket of distances, added to the scores, the same in all layers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from nlpkit.attention.forms import sides
-from nlpkit.attention.forms.buckets import Buckets, bucket_table, find_bucket
+from nlpkit.attention.forms import buckets, sides
 from nlpkit.config import Size
-from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
+from nlpkit.contracts.kind import Tokens, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,19 +21,15 @@ if TYPE_CHECKING:
 VISIBILITY: Visibility = "causal"
 FIELDS = ("position",)
 COST = "N² / 2"
+tensors, buffers, bias_index = buckets.tensors, buckets.buffers, buckets.bias_index
 
 
-class Config(Buckets):
+class Config(buckets.Buckets):
     """The rows of the bias table; the defaults are T5's."""
 
     BIDIRECTIONAL: ClassVar[bool] = False
 
     num_buckets: Size = Field(32, ge=4, description="distance buckets, all for keys to the left")
-
-
-def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
-    """Return the shape of the bias table, which all layers share."""
-    return {"table": ParamSpec((config.num_buckets, heads), shared=True)}
 
 
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
@@ -45,13 +40,3 @@ def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
 def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the number of pairs on and below the diagonal."""
     return sides.count_left(lengths)
-
-
-def buffers(config: Config) -> dict[str, Tensor]:
-    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    return {"buckets": bucket_table(config.num_buckets, config.max_distance, False)}
-
-
-def bias_index(config: Config, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:
-    """Return the row of the bias table for each pair of query and key."""
-    return find_bucket(buffers["buckets"], config.max_distance, q, k)

@@ -1,0 +1,85 @@
+"""The formulas of the kinds of attention with their own computation, for one sequence, to be read.
+
+n tokens, H heads, D width of a head; `tensors` are the learned tensors of a layer.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from nlpkit.attention.choice import Choice
+from nlpkit.attention.forms import sides
+from nlpkit.attention.kinds import cosformer
+
+
+def reference(choice: Choice, q, k, v, tensors):
+    """Return (n, H, D) from queries, keys and values (n, H, D)."""
+    return {
+        "aft": _aft,
+        "linear": _linear,
+        "cosformer": _cosformer,
+        "memory_compressed": _memory_compressed,
+    }[choice.kind](choice.config, q, k, v, tensors)
+
+
+def _aft(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the weights (n, n, H, D) of all channels."""
+    place = torch.arange(len(q), device=q.device)
+    w = q.new_zeros(len(q), len(q))
+    if tensors:
+        w = tensors["query_bias"][: len(q)] @ tensors["key_bias"][: len(q)].mT
+    if config.near is not None:
+        w = w * ((place[:, None] - place).abs() < config.near)
+    exponents = k[None] + w[:, :, None, None]
+    if sides.is_causal(config):
+        later = place > place[:, None]
+        exponents = exponents.masked_fill(later[:, :, None, None], -torch.inf)
+    return q.sigmoid() * (exponents.softmax(1) * v).sum(1)
+
+
+def _linear(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the matrix of all weights."""
+    weights = torch.einsum("ihd,jhd->hij", F.elu(q) + 1, F.elu(k) + 1)
+    if sides.is_causal(config):
+        weights = weights.tril()
+    return torch.einsum("hij,jhd->ihd", weights / weights.sum(-1, keepdim=True), v)
+
+
+def _cosformer(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the matrix of all weights."""
+    place = torch.arange(len(q), device=q.device, dtype=q.dtype)
+    cosines = torch.cos(math.pi / 2 * (place[:, None] - place) / config.max_length)
+    weights = torch.einsum("ihd,jhd->hij", q.relu(), k.relu()) * cosines
+    if sides.is_causal(config):
+        weights = weights.tril()
+    norms = weights.sum(-1, keepdim=True).clamp(min=cosformer._LEAST)
+    return torch.einsum("hij,jhd->ihd", weights / norms, v)
+
+
+def _memory_compressed(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the matrix of all scores."""
+    length, causal = len(q), sides.is_causal(config)
+    whole = length - length % config.stride
+    kept = whole if causal else length
+    keys, values = (
+        _shorten(x[:kept], tensors[name], config.stride)
+        for x, name in ((k, "key_kernel"), (v, "value_kernel"))
+    )
+    if causal:
+        keys = torch.cat([tensors["start_key"][None], keys])
+        values = torch.cat([tensors["start_value"][None], values])
+    scores = torch.einsum("ihd,jhd->hij", q, keys) * q.shape[2] ** -0.5
+    if causal:
+        end = config.stride * torch.arange(len(keys), device=q.device) - 1  # of the start: -1
+        scores = scores.masked_fill(
+            end > torch.arange(length, device=q.device)[:, None], -torch.inf
+        )
+    return torch.einsum("hij,jhd->ihd", scores.softmax(2), values)
+
+
+def _shorten(x, kernel, stride):
+    """Return (w, H, D), the convolution of a sequence (n, H, D), whose last window may be short."""
+    missing = -len(x) % stride
+    cut = F.pad(x, (0, 0, 0, 0, 0, missing)).unflatten(0, (-1, stride))
+    return torch.einsum("wshd,hsde->whe", cut, kernel)
