@@ -173,6 +173,18 @@ def check_dtypes(place: Path, weights: Mapping[str, Tensor]) -> None:
             raise FileError(f"{place}: {name} is {kind}; weights are floating-point numbers")
 
 
+def check_tensors(
+    directory: Path, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    """Raise `FileError` if a tensor has another shape, or holds no floating-point numbers."""
+    check_dtypes(directory, state)
+    for name, tensor in state.items():
+        if tuple(tensor.shape) != shapes[name]:
+            raise FileError(
+                f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
+            )
+
+
 def read_notes(directory: Path) -> dict[str, Any]:
     """Return `nlpkit.json`, which holds the objective, or an empty dict if there is none."""
     return read_if_there(directory / NOTES)

@@ -35,7 +35,7 @@ NAMED = 3  # maximal number of tensor names in a message
 class Loaded:
     """A checkpoint's tensors, matched with the parameters of its family."""
 
-    config: Any
+    config: ModelConfig
     state: dict[str, Tensor]  # includes the task's output layer, if there is one
     missing: tuple[str, ...]  # transformers' names of parameters that the checkpoint does not have
     unexpected: tuple[str, ...]  # tensors that the model does not have
@@ -244,12 +244,7 @@ def from_hf(
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         shapes |= head.shapes(config.state_size, len(state[HEAD]))
-    hf_layout.check_dtypes(directory, state)
-    for name, tensor in state.items():
-        if tuple(tensor.shape) != shapes[name]:
-            raise FileError(
-                f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
-            )
+    hf_layout.check_tensors(directory, state, shapes)
     return Loaded(config, state, missing, tuple(sorted(unused)), head)
 
 

@@ -189,7 +189,8 @@ class Objective(ABC):
 
     def checkpoint_files(self) -> Mapping[str, str]:
         """Return texts of files that lie in each checkpoint, by name, such as a chat template."""
-        return {}
+        parts = (*self.objectives, *self.members)
+        return {name: text for each in parts for name, text in each.checkpoint_files().items()}
 
     # The rest is for `nlpkit selftest`. In a list each objective describes only itself.
 

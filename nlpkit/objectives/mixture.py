@@ -229,10 +229,6 @@ class Objective(TextObjective):
         """Return the layers of all members."""
         return {n: layer for member in self.members for n, layer in member.heads().items()}
 
-    def checkpoint_files(self) -> dict[str, str]:
-        """Return the files of all members."""
-        return {n: text for each in self.members for n, text in each.checkpoint_files().items()}
-
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term."""
         counts: dict[str, int] = {}

@@ -137,7 +137,7 @@ def _add_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _shorten(config: Any, model_config: Any) -> dict[str, Any]:
+def _shorten(config: Any, model_config: ModelConfig) -> dict[str, Any]:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
     limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
     limit = min((one for one in limits if one is not None), default=None)

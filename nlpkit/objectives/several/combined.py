@@ -80,10 +80,6 @@ class Combined:
         """Return the layers of all objectives."""
         return {n: layer for each in self.objectives for n, layer in each.heads().items()}
 
-    def checkpoint_files(self) -> dict[str, str]:
-        """Return the files of all objectives."""
-        return {n: text for each in self.objectives for n, text in each.checkpoint_files().items()}
-
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of targets of each term of each objective."""
         counts: dict[str, int] = {}
