@@ -1,6 +1,7 @@
 """Saves and loads tokenizers of all kinds. Imports no torch."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeGuard
@@ -12,6 +13,7 @@ from nlpkit.contracts.tokenizer import Extendable, Template, Tokenizer
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.models.config import ModelConfig
+from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.tokenizers.library import source_and_target
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
@@ -53,8 +55,7 @@ def describe_use(
     objective: Objective | None, model_config: ModelConfig, tokenizer: Tokenizer
 ) -> Use:
     """Return how a model reads its texts in an objective."""
-    positions = (getattr(model_config, n, None) for n in ("max_positions", "attention_length"))
-    longest = min((limit for limit in positions if limit is not None), default=None)
+    longest = longest_sequence(model_config)
     if objective is not None:
         longest = objective.config.setting("max_length", longest)
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
@@ -62,7 +63,7 @@ def describe_use(
     return Use(
         token_types=model_config.pairs,
         template=None if objective is None else objective.template,
-        max_length=longest,
+        max_length=None if math.isinf(longest) else int(longest),
         cut_start=goes_on,
         pad_start=goes_on or bool(model_config.summary_token),
         end=tokenizer.token(ends[0]) if len(ends) == 1 else None,
@@ -117,12 +118,13 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
 
 def reads_alike(one: Tokenizer, other: Tokenizer) -> bool:
     """Return whether texts have the same ids, whatever transformers puts around them."""
-    return _fingerprint(one) == _fingerprint(other)
+    return fingerprint(one) == fingerprint(other)
 
 
-def _fingerprint(tokenizer: Tokenizer) -> str:
+def fingerprint(tokenizer: Tokenizer) -> str:
+    """Return a hash of what decides the ids of texts."""
     if isinstance(tokenizer, SourceAndTarget):
-        return f"{_fingerprint(tokenizer.source)} {_fingerprint(tokenizer.target)}"
+        return f"{fingerprint(tokenizer.source)} {fingerprint(tokenizer.target)}"
     from nlpkit.tokenizers.library.hf import LibraryTokenizer
 
     if isinstance(tokenizer, LibraryTokenizer):

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
 from nlpkit.checkpoints.hf_model import Loaded
-from nlpkit.contracts.objective import PREPROCESSOR
+from nlpkit.contracts.objective import PREPROCESSOR, Objective
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.lines import shown
 from nlpkit.errors import FileError, UsageError
@@ -18,6 +18,7 @@ from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.head import SEQUENCE, kind_of
 from nlpkit.models.rows import vocabulary_size, without_padding
+from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import combined
 from nlpkit.recipe.fit import missing_needs
@@ -66,7 +67,7 @@ def load_tokenizer(
 
 def load_objective(
     directory: Path, family: str, loaded: Loaded, tokenizer: Tokenizer | None
-) -> Any:
+) -> Objective:
     """Return the objective that the notes of a checkpoint name, bound to the model.
 
     Default: the task of the output layer, or without one the family's objective.
@@ -139,12 +140,10 @@ def _add_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
 
 def _shorten(config: Any, model_config: ModelConfig) -> dict[str, Any]:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
-    limits = [getattr(model_config, n, None) for n in ("max_positions", "attention_length")]
-    limit = min((one for one in limits if one is not None), default=None)
-    field = config.model_fields.get("max_length")
-    if limit is None or field is None or field.default <= limit:
+    limit, field = longest_sequence(model_config), config.model_fields.get("max_length")
+    if field is None or field.default <= limit:
         return {}
-    return {"max_length": limit}
+    return {"max_length": int(limit)}
 
 
 def _read_classes(config: Any, directory: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from nlpkit.contracts.batch import Batch, Marked, bit
 from nlpkit.contracts.check import defines
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 
@@ -234,7 +235,7 @@ class Subject:
             yield self.example(self.noise(self.noise_size(size), rng), rng)
 
 
-def _is_text(tokenizer: Any) -> np.ndarray:
+def _is_text(tokenizer: Tokenizer) -> np.ndarray:
     """Return whether ids (V,) are text, not special tokens."""
     is_text = np.asarray(tokenizer.token_characters() > 0)
     special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id)
