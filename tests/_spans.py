@@ -11,9 +11,9 @@ from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.items import Row
 from nlpkit.data.pack import collate
-from nlpkit.models import hf_reading
 from nlpkit.models.bert import Config as BertConfig
 from nlpkit.models.bert.model import FORMAT
+from nlpkit.models.formats import hf_reading
 from nlpkit.models.gpt import Config as GptConfig
 from tests._masked import tokenizer
 

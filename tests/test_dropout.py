@@ -25,14 +25,15 @@ from transformers import (
 )
 
 from nlpkit.errors import UsageError
-from nlpkit.models import encoder, gpt_layers
 from nlpkit.models.cpm_ant import Config as CpmAnt
 from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import Config as Gpt
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.models.gpt2 import Config as Gpt2
 from nlpkit.models.gpt2 import model as gpt2_model
-from nlpkit.models.head import Head
+from nlpkit.models.layers import encoder
+from nlpkit.models.layers import gpt as gpt_layers
+from nlpkit.models.layers.head import Head
 from tests import _tiny
 from tests._families import oracle
 from tests._formats import to_hf

@@ -10,7 +10,8 @@ from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
 from nlpkit.evaluate import likelihood as scores
 from nlpkit.evaluate.likelihood import Likelihood
-from nlpkit.models import encoder, families
+from nlpkit.models import families
+from nlpkit.models.layers import encoder
 from nlpkit.objectives import mlm
 from tests._attention import KIND_SETTINGS
 from tests._families import oracle

@@ -21,8 +21,9 @@ from nlpkit.contracts import model as family_contract
 from nlpkit.contracts import objective as contract
 from nlpkit.contracts.batch import SOURCE_LENGTHS, Field
 from nlpkit.contracts.task import Task
-from nlpkit.models import families, hf_format
+from nlpkit.models import families
 from nlpkit.models.config import CAPABILITIES, ModelConfig
+from nlpkit.models.formats import hf_format
 from nlpkit.models.meta import meta_model
 from nlpkit.recipe.schema import build_schema
 from nlpkit.train import settings as train_settings

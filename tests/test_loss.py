@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nlpkit.models import loss
-from nlpkit.models.loss import BLOCK_OF_LARGE_HALF, CHUNK, linear_cross_entropy
+from nlpkit.models.layers import loss
+from nlpkit.models.layers.loss import BLOCK_OF_LARGE_HALF, CHUNK, linear_cross_entropy
 
 C, V = 24, 97
 

@@ -14,10 +14,11 @@ from nlpkit.checkpoints import any_layout, hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import FileError
-from nlpkit.models import families, hf_reading
+from nlpkit.models import families
 from nlpkit.models.electra import Config, model
-from nlpkit.models.head import CHOICE, SEQUENCE, task_head
-from nlpkit.models.sampling import sample
+from nlpkit.models.electra.sampling import sample
+from nlpkit.models.formats import hf_reading
+from nlpkit.models.layers.head import CHOICE, SEQUENCE, task_head
 from nlpkit.objectives.examples.forward import forward
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB

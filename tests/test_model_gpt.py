@@ -14,9 +14,9 @@ from nlpkit.attention.kinds import causal
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import FileError, Unsupported
+from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.models.gpt import VOCABULARY, Config
 from nlpkit.models.gpt.model import Model
-from nlpkit.models.rows import resize_embeddings
 from nlpkit.objectives import clm
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
 from nlpkit.train.optim import optimizers

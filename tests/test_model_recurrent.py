@@ -12,8 +12,9 @@ from nlpkit import recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_layout
 from nlpkit.errors import RecipeError, UsageError
-from nlpkit.models import families, lora, lora_config, recurrent_layers
-from nlpkit.models.recurrence import TimeFirst
+from nlpkit.models import families, lora, lora_config
+from nlpkit.models.layers import recurrent_layers
+from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.runs.convert import convert
 from nlpkit.tokenizers.cpm_ant import Tokenizer
 from tests import _adapters, _tiny

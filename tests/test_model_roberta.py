@@ -9,8 +9,8 @@ import transformers
 from nlpkit.checkpoints import hf_model
 from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.contracts.batch import IGNORE
-from nlpkit.models import encoder
-from nlpkit.models.head import task_head
+from nlpkit.models.layers import encoder
+from nlpkit.models.layers.head import task_head
 from nlpkit.models.roberta import Config, model
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB

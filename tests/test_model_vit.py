@@ -14,7 +14,7 @@ from torch import Tensor
 from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.data.images import patches
 from nlpkit.errors import FileError
-from nlpkit.models import hf_format
+from nlpkit.models.formats import hf_format
 from nlpkit.models.vit import Config
 from nlpkit.models.vit.model import FORMAT, Model
 from tests._families import oracle

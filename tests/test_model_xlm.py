@@ -12,7 +12,7 @@ from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.checkpoints.hf_model import TokenIds
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
-from nlpkit.models.head import task_head
+from nlpkit.models.layers.head import task_head
 from nlpkit.models.xlm import Config, model
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB

@@ -70,7 +70,7 @@ MODEL = """
 import torch
 
 from imagelab.rows import Config
-from nlpkit.models.hf_format import own_format
+from nlpkit.models.formats.hf_format import own_format
 
 FORMAT = own_format(Config, "layer")
 LORA_TARGETS = ("layer",)

@@ -21,7 +21,7 @@ from nlpkit import cli, recipe
 from nlpkit.attention.backends import cpu_flash
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
-from nlpkit.models import dropout, loss
+from nlpkit.models.layers import dropout, loss
 from nlpkit.objectives.examples import forward
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome

@@ -17,7 +17,7 @@ from nlpkit.attention.choice import Choice
 from nlpkit.contracts.optimizer import Group
 from nlpkit.errors import Unsupported
 from nlpkit.models import families, lora
-from nlpkit.models.head import DenseHead, Head
+from nlpkit.models.layers.head import DenseHead, Head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.models.meta import meta_model

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.models import recurrent
-from nlpkit.models.recurrence import TimeFirst
+from nlpkit.models.layers import recurrent
+from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.seq2seq.alignment import Memory
 from nlpkit.selftest import of_objective, of_run
 from tests import _provable, _tiny

@@ -18,7 +18,7 @@ from nlpkit.data.items import Row
 from nlpkit.data.pack import collate
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model
-from nlpkit.models.head import Head
+from nlpkit.models.layers.head import Head
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.train.scores import scores
 from tests._formats import to_hf

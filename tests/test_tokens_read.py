@@ -9,8 +9,9 @@ from nlpkit.attention.choice import Choice
 from nlpkit.contracts.batch import Batch, Loss, Marked
 from nlpkit.data.items import Row
 from nlpkit.data.pack import collate
-from nlpkit.models import encoder, families
-from nlpkit.models.head import Head
+from nlpkit.models import families
+from nlpkit.models.layers import encoder
+from nlpkit.models.layers.head import Head
 from nlpkit.objectives import classification, cpm_ant
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.objectives.several.combined import combined

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit.checkpoints import files
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.models.rows import resize_embeddings
+from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.tokenizers.cpm_ant import Tokenizer
 from nlpkit.train.log import NORMAL
 from tests import _tiny

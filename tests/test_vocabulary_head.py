@@ -11,7 +11,7 @@ from transformers import BertConfig, ElectraConfig
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead
 from transformers.models.electra.modeling_electra import ElectraGeneratorPredictions
 
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.layers.vocabulary_head import TiedHead
 
 N, C, E, V = 40, 24, 16, 97
 

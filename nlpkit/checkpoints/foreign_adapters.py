@@ -19,8 +19,9 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_layout import SETTINGS, find_tied_outputs, read_tensors
 from nlpkit.contracts.format import State
 from nlpkit.errors import FileError, UsageError, not_installed
-from nlpkit.models import families, hf_format
-from nlpkit.models.head import HEAD, head_names
+from nlpkit.models import families
+from nlpkit.models.formats import hf_format
+from nlpkit.models.layers.head import HEAD, head_names
 
 # transformers' classes by the `task_type` of adapters that do not name their class.
 _CLASSES = {

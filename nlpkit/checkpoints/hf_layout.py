@@ -156,7 +156,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise FileError(f"{path}: {_explain_absence(path)}")
     if path.suffix == ".bin":
-        from nlpkit.models.pickled import read_state_dict
+        from nlpkit.models.formats.pickled import read_state_dict
 
         return read_state_dict(path)
     try:

@@ -1,7 +1,7 @@
 """Models in the layout of `transformers`: their family, settings and tensors, ours and theirs.
 
-The tables of names and settings are those of the family (`FORMAT`, `models/hf_format.py`); the
-files are read and written by `checkpoints/hf_layout.py`.
+The tables of names and settings are those of the family (`FORMAT`, `models/formats/hf_format.py`);
+the files are read and written by `checkpoints/hf_layout.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,12 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.hf_layout import Content, Folders
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import families, hf_format, hf_reading
+from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
+from nlpkit.models.formats import hf_format, hf_reading
+from nlpkit.models.formats.rows import vocabulary_size
+from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
 from nlpkit.models.meta import meta_model
-from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
 

@@ -16,8 +16,9 @@ from torch.nn import functional as F
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError
-from nlpkit.models import families, hf_format, lora
-from nlpkit.models.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
+from nlpkit.models import families, lora
+from nlpkit.models.formats import hf_format
+from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
 from nlpkit.models.lora_config import Config
 
 # peft's `task_type` by the kind of task; other layers have none.

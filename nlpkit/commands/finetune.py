@@ -118,7 +118,8 @@ def _build_section(resolved: "Resolved", family: str) -> str:
     import json
 
     from nlpkit.checkpoints import files, hf_layout
-    from nlpkit.models import families, hf_reading
+    from nlpkit.models import families
+    from nlpkit.models.formats import hf_reading
 
     named = resolved.recipe.init_from
     if named is None:

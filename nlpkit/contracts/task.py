@@ -46,7 +46,7 @@ class Task(Objective):
 
     columns: tuple[str, ...] = ()  # the columns of a row that it reads
     outputs: int = 0  # the size of the linear layer on a state, or 0
-    # The kind of task of that layer, which decides its model in transformers (`models/head.py`).
+    # The kind of task of that layer, which decides its model in transformers (`layers/head.py`).
     head_kind = "sequence_classification"
     dropout: float = 0.0  # on the input of that layer
     unknown_remark: str = ""  # the source of unknown tokens that are in every row

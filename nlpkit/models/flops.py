@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from nlpkit.attention.choice import Choice
 from nlpkit.models import families
-from nlpkit.models.attention_tensors import AttentionTensors
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.encoder import Layers
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.encoder import Layers
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.models.meta import meta_model
 

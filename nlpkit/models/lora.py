@@ -17,8 +17,8 @@ from torch.nn.utils import parametrize
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.errors import UsageError
-from nlpkit.models import hf_format
-from nlpkit.models.head import PREFIX
+from nlpkit.models.formats import hf_format
+from nlpkit.models.layers.head import PREFIX
 from nlpkit.models.lora_config import Config
 
 ALL = "all-linear"  # as in peft

@@ -23,8 +23,8 @@ from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import taken_head
-from nlpkit.models.rows import resize_embeddings
+from nlpkit.models.formats.rows import resize_embeddings
+from nlpkit.models.layers.head import taken_head
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks, data_files
@@ -98,7 +98,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
 def _load(
     part: ModelPart, model: nn.Module, start: Mapping[str, torch.Tensor], vocab_size: int
 ) -> None:
-    """Load the weights of `init_from`; new tokens get random embeddings: see `models/rows.py`."""
+    """Load the weights of `init_from`; new tokens get random embeddings (`formats/rows.py`)."""
     state = {n: each for n, each in start.items() if not n.startswith(hf_model.OBJECTIVE_HEADS)}
     taken_head(state)
     resized = resize_embeddings(state, part.vocabulary, vocab_size)

@@ -21,11 +21,12 @@ from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import families, hf_format, lora
+from nlpkit.models import families, lora
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import PREFIX
+from nlpkit.models.formats import hf_format
+from nlpkit.models.formats.rows import vocabulary_size, without_padding
+from nlpkit.models.layers.head import PREFIX
 from nlpkit.models.meta import meta_model
-from nlpkit.models.rows import vocabulary_size, without_padding
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted

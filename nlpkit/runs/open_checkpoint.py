@@ -19,9 +19,9 @@ from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
-from nlpkit.models.head import TaskHead, taken_head
+from nlpkit.models.formats.rows import vocabulary_size
+from nlpkit.models.layers.head import TaskHead, taken_head
 from nlpkit.models.meta import on_meta
-from nlpkit.models.rows import vocabulary_size
 from nlpkit.plural import number_of
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.saved_objective import load_objective, load_tokenizer

@@ -25,7 +25,7 @@ from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
 from nlpkit.data.store import Corpus
 from nlpkit.models import families
-from nlpkit.models.head import SEQUENCE, Head, TaskHead, task_head
+from nlpkit.models.layers.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.examples.forward import forward
 from nlpkit.recipe import Resolved

@@ -16,8 +16,8 @@ from nlpkit.data.lines import shown
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.head import SEQUENCE, kind_of
-from nlpkit.models.rows import vocabulary_size, without_padding
+from nlpkit.models.formats.rows import vocabulary_size, without_padding
+from nlpkit.models.layers.head import SEQUENCE, kind_of
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import combined

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import EncoderConfig
 
 MODEL_TYPE = "albert"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective

@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.contracts.format import HfFormat
-from nlpkit.models import encoder_format
 from nlpkit.models.albert import Config
-from nlpkit.models.encoder import Embeddings, EncoderModel, Layer, Layers
-from nlpkit.models.head import TaskHead
+from nlpkit.models.formats import encoder_format
+from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
+from nlpkit.models.layers.head import TaskHead
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 TASK_HEADS = {  # transformers' models with a task's layer

@@ -6,7 +6,7 @@ without torch.
 
 from typing import ClassVar
 
-from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import EncoderConfig
 
 MODEL_TYPE = "bert"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective

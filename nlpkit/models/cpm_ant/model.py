@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Heads
-from nlpkit.models.compute import compute_dtype
 from nlpkit.models.cpm_ant import Config
-from nlpkit.models.dropout import dropout
-from nlpkit.models.head import last_states, picked
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.layers.compute import compute_dtype
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.head import last_states, picked
+from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported
     from nlpkit.attention.cache import Cache

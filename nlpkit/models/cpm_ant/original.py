@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.models.pickled import read_state_dict
+from nlpkit.models.formats.pickled import read_state_dict
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
 # Names of the sizes in transformers' config.json, with those in the original's json.

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from nlpkit.config import Size
-from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import EncoderConfig
 
 MODEL_TYPE = "electra"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "rtd"  # of a checkpoint that names no objective

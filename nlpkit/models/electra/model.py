@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from nlpkit.contracts.format import FOLDERS, HfFormat, Settings
 from nlpkit.contracts.request import Layout
-from nlpkit.models import encoder_format
 from nlpkit.models.electra import Config
-from nlpkit.models.encoder import (
+from nlpkit.models.electra.sampling import sample
+from nlpkit.models.formats import encoder_format
+from nlpkit.models.layers.encoder import (
     ACTIVATIONS,
     Embeddings,
     Layers,
@@ -27,9 +28,8 @@ from nlpkit.models.encoder import (
     initialize,
     layout_within,
 )
-from nlpkit.models.head import DenseHead, TaskHead, first_states
-from nlpkit.models.sampling import sample
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.layers.head import DenseHead, TaskHead, first_states
+from nlpkit.models.layers.vocabulary_head import TiedHead
 
 GENERATOR = "generator"  # the folder of its checkpoint
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from nlpkit.config import Size
 from nlpkit.models.config import POST_NORM_RATE
-from nlpkit.models.gpt_config import GptConfig
+from nlpkit.models.layers.gpt_config import GptConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective

@@ -2,7 +2,7 @@
 
 Post-norm blocks, x = norm(x + sub(x)), learned positions from 0 in every sequence, GELU in its tanh
 form, one table for input and output, no norm after the last block. The layers and the way through
-them are in `gpt_layers.py`, which GPT-2 shares.
+them are in `layers/gpt.py`, which GPT-2 shares.
 """
 
 from collections.abc import Mapping
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Transposed
-from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt import Config
-from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
-from nlpkit.models.head import TaskHead, picked
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.layers.head import TaskHead, picked
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.

@@ -8,7 +8,7 @@ alternate between dense and locally banded attention: `attention: {layers: [{kin
 from pydantic import Field
 
 from nlpkit.config import Size
-from nlpkit.models.gpt_config import GptConfig
+from nlpkit.models.layers.gpt_config import GptConfig
 
 MODEL_TYPE = "gpt2"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective

@@ -2,7 +2,7 @@
 
 Pre-norm blocks, x = x + sub(norm(x)), a norm after the last block, learned positions from 0 in
 every sequence, GELU in its tanh form, one table for input and output. The layers and the way
-through them are in `gpt_layers.py`, which GPT-1 shares.
+through them are in `layers/gpt.py`, which GPT-1 shares.
 
 N tokens of the pack, C hidden_size.
 """
@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings, Transposed
-from nlpkit.models.dropout import dropout
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.gpt_layers import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
-from nlpkit.models.head import TaskHead, picked
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.layers.head import TaskHead, picked
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 TASK_HEADS = {  # transformers' models with a task's layer

@@ -8,8 +8,8 @@ tanh(W x + U (r h)): another function. That they swap z and 1 - z is a matter of
 
 from typing import ClassVar
 
-from nlpkit.models import recurrent_config
-from nlpkit.models.recurrent_config import Cell, RecurrentConfig
+from nlpkit.models.layers import recurrent_config
+from nlpkit.models.layers.recurrent_config import Cell, RecurrentConfig
 
 MODEL_TYPE = "gru"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = recurrent_config.DEFAULT_OBJECTIVE

@@ -1,8 +1,8 @@
-"""GRU over packed sequences, built on torch.nn.GRU; see `models/recurrent.py`."""
+"""GRU over packed sequences, built on torch.nn.GRU; see `models/layers/recurrent.py`."""
 
-from nlpkit.models import recurrent
 from nlpkit.models.gru import Config
-from nlpkit.models.recurrent import RecurrentModel, recurrent_format
+from nlpkit.models.layers import recurrent
+from nlpkit.models.layers.recurrent import RecurrentModel, recurrent_format
 
 LORA_TARGETS = recurrent.LORA_TARGETS
 FORMAT = recurrent_format(Config)

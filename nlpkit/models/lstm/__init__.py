@@ -6,8 +6,8 @@ disk is nlpkit's own.
 
 from typing import ClassVar
 
-from nlpkit.models import recurrent_config
-from nlpkit.models.recurrent_config import Cell, RecurrentConfig
+from nlpkit.models.layers import recurrent_config
+from nlpkit.models.layers.recurrent_config import Cell, RecurrentConfig
 
 MODEL_TYPE = "lstm"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = recurrent_config.DEFAULT_OBJECTIVE

@@ -7,8 +7,8 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from nlpkit.models import recurrent_config
-from nlpkit.models.recurrent_config import Cell, RecurrentConfig
+from nlpkit.models.layers import recurrent_config
+from nlpkit.models.layers.recurrent_config import Cell, RecurrentConfig
 
 MODEL_TYPE = "rnn"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = recurrent_config.DEFAULT_OBJECTIVE

@@ -1,7 +1,7 @@
-"""RNN over packed sequences, built on torch.nn.RNN; see `models/recurrent.py`."""
+"""RNN over packed sequences, built on torch.nn.RNN; see `models/layers/recurrent.py`."""
 
-from nlpkit.models import recurrent
-from nlpkit.models.recurrent import RecurrentModel, recurrent_format
+from nlpkit.models.layers import recurrent
+from nlpkit.models.layers.recurrent import RecurrentModel, recurrent_format
 from nlpkit.models.rnn import Config
 
 LORA_TARGETS = recurrent.LORA_TARGETS

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from nlpkit.config import Size
-from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import EncoderConfig
 
 MODEL_TYPE = "roberta"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective

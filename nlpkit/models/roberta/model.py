@@ -14,9 +14,9 @@ from torch import Tensor
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.contracts.request import Layout
-from nlpkit.models import encoder_format
-from nlpkit.models.encoder import Embeddings, EncoderModel
-from nlpkit.models.head import DenseHead, TaskHead
+from nlpkit.models.formats import encoder_format
+from nlpkit.models.layers.encoder import Embeddings, EncoderModel
+from nlpkit.models.layers.head import DenseHead, TaskHead
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

@@ -21,7 +21,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import ModelConfig, SourceVocabulary
-from nlpkit.models.recurrent_config import Cell
+from nlpkit.models.layers.recurrent_config import Cell
 
 MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit.contracts.request import Layout
-from nlpkit.models.recurrence import TimeFirst
-from nlpkit.models.recurrent_layers import States, make_layers, one_step, run
+from nlpkit.models.layers.recurrence import TimeFirst
+from nlpkit.models.layers.recurrent_layers import States, make_layers, one_step, run
 from nlpkit.models.seq2seq import Config
 from nlpkit.models.seq2seq.alignment import Alignment, Memory
 

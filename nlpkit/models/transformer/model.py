@@ -22,10 +22,10 @@ from nlpkit import attention
 from nlpkit.attention.choice import Choice
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Layout
-from nlpkit.models import encoder
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.dropout import dropout
-from nlpkit.models.encoder_decoder import Attention, EncoderDecoder
+from nlpkit.models.layers import encoder
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
 from nlpkit.models.transformer import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

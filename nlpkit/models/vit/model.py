@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State
-from nlpkit.models import encoder
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.dropout import dropout
-from nlpkit.models.encoder import ACTIVATIONS
-from nlpkit.models.head import DenseHead, TaskHead
+from nlpkit.models.layers import encoder
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.encoder import ACTIVATIONS
+from nlpkit.models.layers.head import DenseHead, TaskHead
 from nlpkit.models.vit import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

@@ -22,11 +22,11 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.contracts.request import Layout
-from nlpkit.models import encoder
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.dropout import dropout
-from nlpkit.models.head import DenseHead, TaskHead, last_states
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.layers import encoder
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.head import DenseHead, TaskHead, last_states
+from nlpkit.models.layers.vocabulary_head import TiedHead
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.keys import Keys
 

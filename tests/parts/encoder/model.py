@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.head import TaskHead
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.head import TaskHead
+from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.encoder import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

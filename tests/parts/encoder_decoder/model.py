@@ -13,11 +13,11 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
 from nlpkit.contracts.request import Heads, Layout
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
-from nlpkit.models.head import last_states
-from nlpkit.models.hf_format import own_format
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.formats.hf_format import own_format
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.compute import compute_dtype
+from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.encoder_decoder import Config
 
 LORA_TARGETS = ("query", "value")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.models.hf_format import own_format
+from nlpkit.models.formats.hf_format import own_format
 from tests.parts.fading import Config
 from tests.parts.recurrent import model as recurrent
 

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.gpt2.model import LORA_TARGETS as LORA_TARGETS
 from nlpkit.models.gpt2.model import Model as Gpt2
-from nlpkit.models.hf_format import own_format
 from tests.parts.grouped import Config
 
 

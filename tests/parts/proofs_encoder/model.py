@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.gpt.model import LORA_TARGETS as LORA_TARGETS
 from nlpkit.models.gpt.model import Model as Gpt
-from nlpkit.models.hf_format import own_format
 from tests.parts.proofs_encoder import Config
 
 

@@ -13,9 +13,9 @@ from torch.nn.utils.rnn import PackedSequence
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
-from nlpkit.models.head import last_states
-from nlpkit.models.hf_format import own_format
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.formats.hf_format import own_format
+from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.recurrent import Config
 
 LORA_TARGETS = ()

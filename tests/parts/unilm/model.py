@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
+from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.gpt.model import LORA_TARGETS as LORA_TARGETS
 from nlpkit.models.gpt.model import Model as Gpt
-from nlpkit.models.hf_format import own_format
 from tests.parts.unilm import Config
 
 

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from nlpkit.models.dropout import dropout
-from nlpkit.models.recurrence import Gru, Lstm, Rnn, TimeFirst
-from nlpkit.models.recurrent_config import Cell
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.recurrence import Gru, Lstm, Rnn, TimeFirst
+from nlpkit.models.layers.recurrent_config import Cell
 
 States = dict[str, Tensor]  # "h" and, of an LSTM, "c": (S, L D, C) each
 

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
-from nlpkit.models.dropout import dropout
-from nlpkit.models.head import last_states
-from nlpkit.models.hf_format import own_format
-from nlpkit.models.recurrence import TimeFirst
-from nlpkit.models.recurrent_config import VOCABULARY, RecurrentConfig
-from nlpkit.models.recurrent_head import RecurrentHead
-from nlpkit.models.recurrent_layers import make_layers, run
+from nlpkit.models.formats.hf_format import own_format
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.recurrence import TimeFirst
+from nlpkit.models.layers.recurrent_config import VOCABULARY, RecurrentConfig
+from nlpkit.models.layers.recurrent_head import RecurrentHead
+from nlpkit.models.layers.recurrent_layers import make_layers, run
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.dropout import dropout
-from nlpkit.models.encoder import initialize, layout_within
-from nlpkit.models.gpt_config import GptConfig
-from nlpkit.models.head import last_states, picked
-from nlpkit.models.vocabulary_head import TiedHead
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.encoder import initialize, layout_within
+from nlpkit.models.layers.gpt_config import GptConfig
+from nlpkit.models.layers.head import last_states, picked
+from nlpkit.models.layers.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 SAVED_MASKS = ("attn.bias", "attn.masked_bias")  # by earlier versions of transformers

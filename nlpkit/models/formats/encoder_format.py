@@ -5,7 +5,7 @@ bias that counts is the decoder's; the other one is not used.
 """
 
 from nlpkit.contracts.format import Settings, State
-from nlpkit.models.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import EncoderConfig
 
 SIZES = {
     "hidden_size": "hidden_size",

@@ -18,11 +18,11 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
 from nlpkit.contracts.request import Layout
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.dropout import dropout
-from nlpkit.models.encoder_config import EncoderConfig
-from nlpkit.models.head import first_states, picked
-from nlpkit.models.vocabulary_head import OutputHead
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.head import first_states, picked
+from nlpkit.models.layers.vocabulary_head import OutputHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

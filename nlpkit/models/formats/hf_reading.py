@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, State
-from nlpkit.models.hf_format import NUMBER, matches, matching_name, names_of
+from nlpkit.models.formats.hf_format import NUMBER, matches, matching_name, names_of
 
 _Config = TypeVar("_Config", bound=FrozenConfig)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nlpkit.models.loss import linear_cross_entropy
+from nlpkit.models.layers.loss import linear_cross_entropy
 
 
 class TiedHead(nn.Module):

@@ -19,11 +19,11 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
 from nlpkit.contracts.request import Heads, Layout
-from nlpkit.models.attention_tensors import AttentionTensors
-from nlpkit.models.compute import compute_dtype
-from nlpkit.models.encoder import layout_within
-from nlpkit.models.head import last_states
-from nlpkit.models.vocabulary_head import OutputHead
+from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.compute import compute_dtype
+from nlpkit.models.layers.encoder import layout_within
+from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
 
 CROSS = Choice.of("full")  # a token of a target sees its whole source

@@ -5,7 +5,7 @@ E embedding_size, C width of the states, V vocabulary.
 
 from torch import Tensor, nn
 
-from nlpkit.models.vocabulary_head import OutputHead
+from nlpkit.models.layers.vocabulary_head import OutputHead
 
 
 class RecurrentHead(OutputHead):

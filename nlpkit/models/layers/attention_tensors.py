@@ -9,7 +9,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
 from nlpkit.contracts.request import Heads, Layout
-from nlpkit.models.compute import compute_dtype
+from nlpkit.models.layers.compute import compute_dtype
 
 
 class AttentionTensors(nn.Module):

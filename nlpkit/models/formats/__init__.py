@@ -1,0 +1,1 @@
+"""How checkpoints of models are called and read in transformers."""

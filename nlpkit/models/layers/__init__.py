@@ -1,0 +1,1 @@
+"""Layers, heads and whole models that several families are made of, with their settings."""
