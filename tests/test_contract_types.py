@@ -39,6 +39,10 @@ def test_shipped_parts_have_the_types_of_their_contracts(tmp_path: Path) -> None
     command = [sys.executable, "-m", "mypy", "--disable-error-code=method-assign", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+    wrong = "def wrong(part: nlpkit.contracts.kind.MaskKind) -> None:\n    part.pairs = 3\n"
+    file.write_text("\n".join(lines) + f"\n{wrong}")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert "ncompatible types" in done.stdout
 
 
 def _shipped() -> list[tuple[str, str]]:

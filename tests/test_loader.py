@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.contracts.batch import Batch
+from nlpkit.contracts.batch import LENGTHS, Batch
 from nlpkit.data import _worker_pool
 from nlpkit.data.loader import (
     HELD_OUT,
@@ -418,3 +418,16 @@ def test_fill_is_the_used_share_of_the_budget() -> None:
     examples = _examples(([20, 20, 20], 1.0))  # 24 tokens each
     assert packing_efficiency(_stream(examples, budget=100).plan(0), examples.sizes, 100) == 0.72
     assert packing_efficiency(_stream(examples, budget=48).plan(0), examples.sizes, 48) == 1.0
+
+
+def test_objective_counts_targets_by_the_lengths_of_sequences() -> None:
+    class WithoutFirst(Objective):
+        """The first token of each sequence is no target."""
+
+        def num_targets(self, batch):
+            return {"later": int(batch[LENGTHS].sum() - len(batch[LENGTHS]))}
+
+    examples = _examples()
+    examples.objective.__class__ = WithoutFirst
+    batch = examples.batch(np.arange(3), 0)
+    assert batch.num_targets == {"later": sum(batch.lengths) - 3}

@@ -170,7 +170,7 @@ def test_image_processor_of_transformers_makes_the_same_pixels(
 
 def test_processor_with_a_step_that_is_not_done_here_is_refused() -> None:
     Objective.with_preprocessor(Config(), {"do_center_crop": False, "do_resize": True})
-    with pytest.raises(ValueError, match=r"^do_center_crop: nlpkit does not do this"):
+    with pytest.raises(ValueError, match=r"^do_center_crop: not supported"):
         Objective.with_preprocessor(Config(), {"do_center_crop": True, "do_resize": True})
 
 

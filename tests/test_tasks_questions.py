@@ -231,7 +231,7 @@ def test_answers_may_be_several_and_written_as_datasets_does() -> None:
     [
         ({"context": CONTEXT}, 'no "question"|no "answers"'),
         ({"data": []}, "a file in the form of SQuAD; to read it so, set data.format: squad"),
-        ({"answers": []}, "the question has no answer; with objective.no_answer: true it may"),
+        ({"answers": []}, "the question has no answer; set objective.no_answer: true to"),
         ({"answers": ["fox"]}, '"answers" is an array, not a list of {"text"'),
         ({"answers": [{"text": "", "answer_start": 0}]}, "the text of an answer is empty"),
         ({"answers": [{"text": "fox", "answer_start": "16"}]}, "answer_start is a string"),

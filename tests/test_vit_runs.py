@@ -159,10 +159,10 @@ def test_classifier_of_transformers_is_evaluated_with_its_own_processor(tmp_path
     assert found == [0.02, [0.0], [0.25]]
     named = tmp_path / "theirs/preprocessor_config.json"
     named.write_text(json.dumps(processor | {"do_center_crop": True}))
-    said = f"{named}: do_center_crop: nlpkit does not do this"
+    said = f"{named}: do_center_crop: not supported"
     with pytest.raises(NlpkitError, match=said):
         _tiny.pretrain(path, tmp_path / "other", start, "train.steps=1")
-    with pytest.raises(NlpkitError, match="do_center_crop: nlpkit does not do this"):
+    with pytest.raises(NlpkitError, match="do_center_crop: not supported"):
         open_checkpoint(tmp_path / "theirs", device="cpu")
 
 

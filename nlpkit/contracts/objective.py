@@ -159,7 +159,10 @@ class Objective(ABC):
 
     @abstractmethod
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of targets of each term in a collated batch; the names are constant."""
+        """Return the number of targets of each term in a collated batch; the names are constant.
+
+        The fields of the batch, and the tokens of each sequence, (S,), as `LENGTHS`.
+        """
 
     @abstractmethod
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:

@@ -20,7 +20,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data.items import Items
 from nlpkit.data.mates import Mates
-from nlpkit.data.pack import Bins, collate, frame_documents, plan_bins
+from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
 from nlpkit.data.store import Corpus
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
@@ -169,9 +169,7 @@ class Examples:
         """Return the pack of these examples as they are when this share of the run is done."""
         if defines(self.objective, Objective, "at_progress"):
             made = [self.objective.at_progress(example, progress) for example in made]
-        batch = collate(made, self.objective.fields)
-        batch.num_targets = self.objective.num_targets(batch.fields)
-        return batch
+        return pack_examples(self.objective, made)
 
 
 class Stream:

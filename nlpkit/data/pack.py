@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from nlpkit.contracts.batch import LENGTHS, MARKS, SOURCE_LENGTHS, Batch, Field
+from nlpkit.contracts.objective import Objective
 from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
@@ -158,6 +159,13 @@ def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, F
         if kind.per == "source" and SOURCE_LENGTHS not in merged:
             merged[SOURCE_LENGTHS] = tuple(len(example[name]) for example in examples)
     return Batch(merged, lengths)
+
+
+def pack_examples(objective: Objective, examples: Sequence[Mapping[str, np.ndarray]]) -> Batch:
+    """Return the pack of an objective's examples, with the numbers of its targets."""
+    batch = collate(examples, objective.fields)
+    batch.num_targets = objective.num_targets({**batch.fields, LENGTHS: np.array(batch.lengths)})
+    return batch
 
 
 def packing_efficiency(bins: Bins, sizes: np.ndarray, budget: int) -> float:

@@ -41,9 +41,9 @@ class Config(FrozenConfig):
     max_length: int = Setting(512, ge=1, description="longest example, in tokens")
     contiguous: bool = Setting(
         True,
-        description="cut the text of all documents as one stream, in the order of the files: in an "
-        "example attention, or the state of a recurrent model, goes on from one document to the "
-        "next; false: each example has text of one document",
+        description="concatenate all documents, in the order of the files, and cut the stream into "
+        "examples; attention, or the state of a recurrent model, may cross document boundaries; "
+        "false: each example has text of one document",
     )
     learn_unknown: bool = Setting(
         False, description="whether <unk> is learned as a target; it can then be generated"

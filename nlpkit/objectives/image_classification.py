@@ -139,7 +139,7 @@ class Objective(Task):
         asked = [name for name, value in settings.items() if name.startswith("do_") and value]
         if unknown := sorted({*asked} - {*_STEPS}):
             raise ValueError(
-                f"{unknown[0]}: nlpkit does not do this to images; do it before, and set false"
+                f"{unknown[0]}: not supported: apply it to the files yourself and set it to false"
             )
         normalized = settings.get("do_normalize", True)
         given = {

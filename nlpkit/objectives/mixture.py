@@ -39,16 +39,9 @@ from nlpkit.contracts.batch import (
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.errors import UsageError
 from nlpkit.objectives.examples.text import TextObjective
+from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import joined
-from nlpkit.objectives.several.members import (
-    Member,
-    bound,
-    check_spans,
-    difference,
-    rows_of,
-    sequences_of,
-    summed,
-)
+from nlpkit.objectives.several.members import Member
 
 if TYPE_CHECKING:
     import torch
@@ -89,13 +82,13 @@ class Objective(TextObjective):
         self.config = config
         self.labels = tuple(member.label for member in config.of)
         self.members = tuple(
-            bound(number, member, tokenizer, model_config)
+            members.bound(number, member, tokenizer, model_config)
             for number, member in enumerate(config.of)
         )
         weights = np.array([member.weight for member in config.of])
         self.shares = weights / weights.sum()
         for one, other in combinations(range(len(self.members)), 2):
-            if reason := difference(self.members[one], self.members[other]):
+            if reason := members.difference(self.members[one], self.members[other]):
                 raise ValueError(
                     f"objective.of: {self.labels[one]} and {self.labels[other]} {reason}"
                 )
@@ -156,7 +149,7 @@ class Objective(TextObjective):
         """
         first, *others = (member.spans(lengths) for member in self.members)
         for number, other in enumerate(others, 1):
-            check_spans(self.labels, (0, first), (number, other))
+            members.check_spans(self.labels, (0, first), (number, other))
         self._set_slack(first)
         return first
 
@@ -173,7 +166,7 @@ class Objective(TextObjective):
         ]
         (cutter, first), *others = found
         for other in others:
-            check_spans(self.labels, (cutter, first), other)
+            members.check_spans(self.labels, (cutter, first), other)
         sizes = first.stop - first.start
         for label, member in zip(self.labels, self.members, strict=True):
             limit = member.config.setting("max_length")
@@ -234,7 +227,8 @@ class Objective(TextObjective):
         counts: dict[str, int] = {}
         for number, member in enumerate(self.members):
             chosen = batch[MEMBER] == number
-            own = sequences_of(member, batch, batch[TOKENS], chosen)
+            own = members.sequences_of(member, batch, batch[TOKENS], chosen)
+            own[LENGTHS] = batch[TOKENS][chosen]
             for name, count in member.num_targets(own).items():
                 counts[name] = counts.get(name, 0) + count
         return counts
@@ -251,7 +245,7 @@ class Objective(TextObjective):
             loss = self._loss_of(number, made_by == number, model, hidden, batch)
             text += [] if loss.text_targets is None else [loss.text_targets]
             for name, term in loss.terms.items():
-                terms[name] = summed(name, terms[name], term) if name in terms else term
+                terms[name] = members.summed(name, terms[name], term) if name in terms else term
                 shares[name] = shares.get(name, 0.0) + share
         terms = {n: replace(t, weight=t.weight * shares[n]) for n, t in terms.items()}
         return Loss(terms, torch.cat(text))
@@ -274,12 +268,12 @@ class Objective(TextObjective):
             chosen = np.arange(len(chosen)) == 0
         sizes = np.array(batch.lengths)
         own = Batch(
-            sequences_of(member, batch.fields, sizes, chosen),
+            members.sequences_of(member, batch.fields, sizes, chosen),
             tuple(sizes[chosen].tolist()),
             progress=batch.progress,
         )
         rows = np.repeat(chosen, sizes)
-        loss = member.loss(model, rows_of(hidden, rows), own)
+        loss = member.loss(model, members.rows_of(hidden, rows), own)
         terms = {n: self._named(number, n, term, present) for n, term in loss.terms.items()}
         if not present or not member.predicts_text:
             return Loss(terms)

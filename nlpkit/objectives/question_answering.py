@@ -149,7 +149,8 @@ class Objective(FramedTask):
         context = row.text(config.context)
         if not self._answers(row, context) and not config.no_answer:
             raise RowError(
-                "the question has no answer; with objective.no_answer: true it may (SQuAD 2.0)"
+                "the question has no answer; set objective.no_answer: true to allow this (as "
+                "SQuAD 2.0 does)"
             )
         return row.text(config.question), context
 

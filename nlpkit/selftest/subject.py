@@ -19,7 +19,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.loader import Examples
-from nlpkit.data.pack import collate
+from nlpkit.data.pack import pack_examples
 
 # Few words, because the model must learn a leak before it shows: 64 words take twice as long.
 ALPHABET = 16
@@ -105,9 +105,7 @@ class Subject:
 
     def pack(self, examples: Sequence[Example]) -> Batch:
         """Return the pack of these examples."""
-        batch = collate(examples, self.objective.fields)
-        batch.num_targets = self.objective.num_targets(batch.fields)
-        return batch
+        return pack_examples(self.objective, examples)
 
     def sources(self, tokens: int, longest: int | None = None) -> list[Source]:
         """Return at least 3 random pieces of real text, about `tokens` tokens in all."""

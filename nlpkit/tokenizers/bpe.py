@@ -39,9 +39,9 @@ class Config(FrozenConfig):
     """Settings of training."""
 
     vocab_size: VocabSize = Field(
-        default=50257, ge=258, description="Number of tokens: 2 special, 256 bytes, then merges."
+        default=50257, ge=258, description="number of tokens: 2 special, 256 bytes, then merges"
     )
-    min_frequency: int = Field(default=2, ge=1, description="Rarer pairs of tokens are not merged.")
+    min_frequency: int = Field(default=2, ge=1, description="rarer pairs of tokens are not merged")
 
 
 class Tokenizer(LibraryTokenizer):

@@ -38,10 +38,10 @@ class Config(FrozenConfig):
     """Settings of training."""
 
     vocab_size: VocabSize = Field(
-        default=30720, ge=16, description="Number of tokens, 10 of them special."
+        default=30720, ge=16, description="number of tokens, 10 of them special"
     )
     min_frequency: int = Field(
-        default=2, ge=1, description="Rarer characters and words get no token."
+        default=2, ge=1, description="rarer characters and words get no token"
     )
 
 

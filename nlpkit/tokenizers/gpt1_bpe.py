@@ -35,10 +35,10 @@ class Config(FrozenConfig):
     """Settings of training."""
 
     vocab_size: VocabSize = Field(
-        default=40478, ge=16, description="Number of tokens: <unk>, characters twice, then merges."
+        default=40478, ge=16, description="number of tokens: <unk>, characters twice, then merges"
     )
     min_frequency: int = Field(
-        default=2, ge=1, description="Rarer characters and pairs get no token."
+        default=2, ge=1, description="rarer characters and pairs get no token"
     )
 
 

@@ -33,13 +33,13 @@ class Config(FrozenConfig):
     """Settings of training."""
 
     vocab_size: VocabSize = Field(
-        default=32000, ge=300, description="Number of tokens: 3 special, 256 bytes, then pieces."
+        default=32000, ge=300, description="number of tokens: 3 special, 256 bytes, then pieces"
     )
     character_coverage: float = Field(
         default=0.9995,
         gt=0,
         le=1,
-        description="Share of the text whose characters get pieces; rarer ones become bytes.",
+        description="share of the text whose characters get pieces; rarer ones become bytes",
     )
     normalization: Literal["nfkc", "none"] = Field(
         default="nfkc",

@@ -35,17 +35,17 @@ class Config(FrozenConfig):
     """Settings of training."""
 
     vocab_size: VocabSize = Field(
-        default=30522, ge=16, description="Number of tokens, 5 of them special."
+        default=30522, ge=16, description="number of tokens, 5 of them special"
     )
     min_frequency: int = Field(
-        default=2, ge=1, description="Rarer characters and pairs get no token."
+        default=2, ge=1, description="rarer characters and pairs get no token"
     )
-    lowercase: bool = Field(default=True, description="Whether A and a are the same.")
+    lowercase: bool = Field(default=True, description="whether A and a are the same")
     strip_accents: bool | None = Field(
-        default=None, description="Whether é and e are the same; null: same as lowercase."
+        default=None, description="whether é and e are the same; null: same as lowercase"
     )
     split_chinese: bool = Field(
-        default=True, description="Whether each Chinese character is a word of its own."
+        default=True, description="whether each Chinese character is a word of its own"
     )
 
 

@@ -40,8 +40,8 @@ class Rates(FrozenConfig):
         None,
         gt=0,
         le=1,
-        description="rate at the end of the run; it changes linearly from `rate`, and the held-out "
-        "loss always has this one; default: `rate`",
+        description="masking rate at the end of the run (linear from `rate`); evaluation always "
+        "uses it; default: `rate`",
     )
     random: float = Setting(
         0.1, ge=0, le=1, description="share of the targets replaced by a random token"
@@ -69,8 +69,8 @@ class MaskConfig(Rates):
     max_length: int = Setting(512, ge=3, description="longest example, in tokens")
     contiguous: bool = Setting(
         False,
-        description="cut the text of all documents as one stream, with an end token after each "
-        "document; false: each example has text of one document",
+        description="concatenate all documents, with an end token after each, and cut the stream "
+        "into examples; false: each example has text of one document",
     )
 
 
