@@ -26,7 +26,8 @@ from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt2.model import Model
-from nlpkit.models.layers.head import Head, last_states
+from nlpkit.models.layers.head import Head
+from nlpkit.models.layers.packs import last_states
 from nlpkit.objectives import clm
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import open_checkpoint

@@ -116,6 +116,17 @@ class ModelConfig(FrozenConfig):
         return self.hidden_size // self.num_heads
 
     @property
+    def position_limit(self) -> int | None:
+        """The most tokens of a sequence that the model has positions for; None: no limit."""
+        limit: int | None = getattr(self, "max_positions", None)
+        return limit
+
+    @property
+    def dropout_of_attention(self) -> float:
+        """The dropout rate of the probabilities of attention."""
+        return float(self.setting("attention_dropout", 0.0))
+
+    @property
     def has_vocabulary(self) -> bool:
         """Whether the model reads and predicts tokens: `VOCABULARY` of the family is not empty."""
         family = sys.modules[type(self).__module__]
@@ -165,7 +176,7 @@ class ModelConfig(FrozenConfig):
 
     def _with_defaults(self, choice: Choice) -> Choice:
         own = self.default_attention
-        return choice.with_defaults(own[0].visibility, getattr(self, "max_positions", None))
+        return choice.with_defaults(own[0].visibility, self.position_limit)
 
     @property
     def has_default_attention(self) -> bool:
@@ -190,7 +201,7 @@ class ModelConfig(FrozenConfig):
         missing = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
         if missing:
             return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
-        dropout = getattr(self, "attention_dropout", 0.0)
+        dropout = self.dropout_of_attention
         if dropout and choice.is_custom and not kind.DROPOUT:
             return (
                 f"it has no probabilities for dropout, and model.attention_dropout is {dropout}; "

@@ -30,13 +30,12 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
     recipe, config = resolved.recipe, part.config
     if not config.kinds:
         return
-    count = config.setting("num_heads", 1)
     heads = Heads(
-        count,
-        config.setting("width_per_head") or config.setting("hidden_size", 64) // count,
+        config.num_heads,
+        config.width_per_head,
         torch.float32 if recipe.train.precision == "fp32" else torch.bfloat16,
         training=True,
-        dropout=config.setting("attention_dropout", 0.0),
+        dropout=config.dropout_of_attention,
         backend=recipe.attention.backend,
     )
     try:

@@ -77,7 +77,7 @@ class Config(ModelConfig):
         return self.head_dim or self.hidden_size // self.num_heads
 
     @property
-    def attention_dropout(self) -> float:
+    def dropout_of_attention(self) -> float:
         """The dropout rate of the probabilities of attention."""
         return self.dropout
 

@@ -24,7 +24,7 @@ from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.layers.compute import compute_dtype
 from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.head import last_states, picked
+from nlpkit.models.layers.packs import last_states, picked
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported

@@ -26,9 +26,9 @@ from nlpkit.models.layers.encoder import (
     Layers,
     TransformedHead,
     initialize,
-    layout_within,
 )
-from nlpkit.models.layers.head import DenseHead, TaskHead, first_states
+from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.packs import first_states, layout_within
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 GENERATOR = "generator"  # the folder of its checkpoint

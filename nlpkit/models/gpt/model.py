@@ -14,7 +14,8 @@ from nlpkit.contracts.format import HfFormat, Transposed
 from nlpkit.models.gpt import Config
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
-from nlpkit.models.layers.head import TaskHead, picked
+from nlpkit.models.layers.head import TaskHead
+from nlpkit.models.layers.packs import picked
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.

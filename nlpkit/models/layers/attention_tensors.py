@@ -26,7 +26,7 @@ class AttentionTensors(nn.Module):
         for layer, choice in enumerate(self.of_layers):
             for name, tensor in choice.tensors(heads, head_dim).items():
                 full = self._name(choice if tensor.shared else layer, name)
-                if not hasattr(self, full):
+                if full not in dict(self.named_parameters()):
                     values = torch.empty(tensor.shape).normal_(std=tensor.std)
                     self.register_parameter(full, nn.Parameter(values))
 

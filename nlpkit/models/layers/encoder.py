@@ -21,7 +21,7 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder_config import EncoderConfig
-from nlpkit.models.layers.head import first_states, picked
+from nlpkit.models.layers.packs import first_states, layout_within, picked
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -287,18 +287,3 @@ def initialize(
             nn.init.normal_(parameter, std=std(name) if callable(std) else std)
         elif name.endswith("bias"):
             nn.init.zeros_(parameter)
-
-
-def layout_within(
-    lengths: Sequence[int],
-    max_positions: int | None,
-    device: torch.device,
-    cache: Cache | None = None,
-) -> Layout:
-    """Return the layout of a pack; raise `ValueError` if a sequence is too long for the model."""
-    layout = attention.layout_of(lengths, device, cache)
-    if max_positions is not None and layout.longest > max_positions:
-        raise ValueError(
-            f"a sequence of {layout.longest} tokens; the model has {max_positions} positions"
-        )
-    return layout

@@ -21,8 +21,7 @@ from nlpkit.attention.choice import Choice
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.compute import compute_dtype
-from nlpkit.models.layers.encoder import layout_within
-from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.packs import last_states, layout_within
 from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
 
@@ -158,7 +157,7 @@ class EncoderDecoder(OutputHead):
         seen: list[list[Tensor]] | None = None,
     ) -> Tensor:
         """Return the states (N, C); `seen` gets the weights of each layer's cross attention."""
-        limit: int | None = getattr(self.config, "max_positions", None)
+        limit = self.config.position_limit
         layout = layout_within(lengths, limit, input_ids.device, cache)
         keys = source = None
         if source_ids is not None and source_lengths is not None:

@@ -3,7 +3,7 @@
 M states, C model width, O outputs, S sequences.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -130,19 +130,3 @@ def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remove the head from a model's state dict, and return its own state dict; {} if none."""
     names = [name for name in state if name.startswith(PREFIX)]
     return {name.removeprefix(PREFIX): state.pop(name) for name in names}
-
-
-def picked(states: Tensor, rows: Tensor | None) -> Tensor:
-    """Return the `rows` (M,) of states (N, C), or all of them."""
-    return states if rows is None else states[rows]
-
-
-def first_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return (S, C), the state of the first token of each sequence in a pack."""
-    ends = torch.tensor(lengths, device=hidden.device).cumsum(0)
-    return hidden[F.pad(ends[:-1], (1, 0))]
-
-
-def last_states(hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-    """Return (S, C), the state of the last token of each sequence in a pack."""
-    return hidden[torch.tensor(lengths, device=hidden.device).cumsum(0) - 1]

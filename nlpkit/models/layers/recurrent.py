@@ -19,7 +19,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.packs import last_states
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent_config import VOCABULARY, RecurrentConfig
 from nlpkit.models.layers.recurrent_head import RecurrentHead
@@ -36,7 +36,7 @@ class RecurrentModel(RecurrentHead):
         self.config, self.vocab_size = config, vocab_size
         width, inputs = config.state_size, config.input_size
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, inputs))
-        nonlinearity: Literal["tanh", "relu"] = getattr(config, "nonlinearity", "tanh")
+        nonlinearity: Literal["tanh", "relu"] = config.setting("nonlinearity", "tanh")
         self.cells = make_layers(
             config.CELL,
             inputs,

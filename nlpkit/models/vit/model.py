@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State
-from nlpkit.models.layers import encoder
+from nlpkit.models.layers import encoder, packs
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder import ACTIVATIONS
@@ -117,7 +117,7 @@ class Model(nn.Module):
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each image in a task: its class token's state."""
-        return encoder.first_states(hidden, lengths)
+        return packs.first_states(hidden, lengths)
 
     def pooled(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, pooler_output_size), what transformers' ViTModel calls its pooler output."""

@@ -16,7 +16,7 @@ from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.compute import compute_dtype
-from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.packs import last_states
 from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.encoder_decoder import Config
 

@@ -14,7 +14,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
 from nlpkit.models.formats.hf_format import own_format
-from nlpkit.models.layers.head import last_states
+from nlpkit.models.layers.packs import last_states
 from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.recurrent import Config
 
