@@ -130,12 +130,12 @@ def test_mistakes_in_any_combination_are_said_once_before_anything_is_written(
     assert refused(*seeds, "--set", "seed=1") == ["nlpkit: --set seed: excludes --grid seed"]
     assert refused(*seeds, "--seeds", "2") == ["nlpkit: --seeds excludes --grid seed"]
     assert refused("--print") == [
-        "nlpkit: --print: prints the runs of a grid; give --grid KEY=V1,V2 or --seeds N"
+        "nlpkit: --print needs --grid KEY=V1,V2 or --seeds N, whose runs it prints"
     ]
     [said] = refused(*seeds, "--smoke-test")
     assert said.startswith("nlpkit: --smoke-test excludes --grid")
     [said] = refused(*seeds, "--resume", "x")
-    assert said.startswith("nlpkit: --resume PATH: of one run")
+    assert said.startswith("nlpkit: --resume PATH resumes one run")
     [said] = refused("--grid", "data.train=-,x")
     assert said == "nlpkit: data: -: stdin can be read by one run only; write it into a file"
 

@@ -47,8 +47,8 @@ def resolve(text: str, *overrides: str) -> Resolved:
             [
                 "r.yaml:6:50: train.min_lr_ratio: has no effect with schedule noam; linear, "
                 "cosine, wsd end at it",
-                "r.yaml:7:14: eval.beam: has no effect with objective clm, which nlpkit eval lets "
-                "write no answers",
+                "r.yaml:7:14: eval.beam: has no effect with objective clm, which generates "
+                "no answers",
                 "r.yaml:8:32: attention.window: has no effect with form full",
             ],
         ),

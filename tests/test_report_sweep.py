@@ -177,7 +177,7 @@ def test_difference_of_two_directories_of_seeds_is_welchs(tmp_path, capsys, monk
         f"held_out.loss: a 2.0000 (3 seeds), b 1.0750 (4 seeds): difference -0.9250, "
         f"95 % interval {low:+.4f} to {high:+.4f} (Welch, p = {expected.pvalue:.2g}): they differ"
     )
-    assert "1 not finished: left out of the differences" in err
+    assert "1 not finished, so not compared" in err
     [found] = json.loads(printed(capsys, "a", "b", "--json")[0])["differences"]
     assert found["verdict"] == "difference"
     assert found["interval"] == pytest.approx([low, high], rel=1e-9)

@@ -234,13 +234,13 @@ BPE = "{kind: bpe, vocab_size: 300}"
         (
             TRANSFORMER,
             f"{{source: {BPE}, target: {BPE}, vocab_size: 3}}",
-            "tokenizer.vocab_size: not beside source and target; set it for each",
+            "tokenizer.vocab_size: cannot be set with source and target; set it in each",
         ),
         (
             T5,
             f"{{source: {BPE}, target: {BPE}}}",
-            "tokenizer.source: family t5 has one vocabulary for sources and targets; a vocabulary "
-            "for each have: seq2seq, transformer",
+            "tokenizer.source: family t5 has one vocabulary for sources and targets; families "
+            "with two: seq2seq, transformer",
         ),
     ],
     ids=["one side", "unknown setting", "kind, too", "beside", "family"],
@@ -255,7 +255,9 @@ def test_objective_with_one_vocabulary_is_refused(run: Path, tmp_path: Path) -> 
     path = _recipe(tmp_path)
     text = path.read_text("utf-8").replace("seq2seq, max_length: 30", "span_corruption")
     path.write_text(text, "utf-8")
-    said = "objective span_corruption takes one tokenizer; two take: scheduled_sampling, seq2seq"
+    said = (
+        "objective span_corruption takes one tokenizer; these take two: scheduled_sampling, seq2seq"
+    )
     with pytest.raises(RecipeError, match=said):
         recipe.load(str(path))
     # Of a path it is known when its files are read.

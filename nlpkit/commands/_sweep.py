@@ -66,11 +66,13 @@ def sweep(asked: Sweep) -> None:
 
 def _check_options(asked: Sweep) -> None:
     if not asked.options.grid and asked.options.seeds is None:
-        raise UsageError("--print: prints the runs of a grid; give --grid KEY=V1,V2 or --seeds N")
+        raise UsageError("--print needs --grid KEY=V1,V2 or --seeds N, whose runs it prints")
     if asked.options.smoke_test:
         raise UsageError("--smoke-test excludes --grid; try one of its runs: see --print")
     if asked.common.resume not in ("auto", "never"):
-        raise UsageError("--resume PATH: of one run; --grid and --seeds take auto or never")
+        raise UsageError(
+            "--resume PATH resumes one run; with --grid and --seeds give auto or never"
+        )
 
 
 def _find_root(run: GridRun) -> Path:

@@ -22,7 +22,7 @@ Mask = Annotated[
     ),
 ]
 NoProbe = Annotated[
-    bool, typer.Option("--no-probe", help="do not measure a few steps; then there is no estimate")
+    bool, typer.Option("--no-probe", help="measure nothing; the plan has no estimate then")
 ]
 _SECTIONS = ("data", "packing", "model", "estimate")
 _KEYS = 31  # columns; a longer key shifts its own line only

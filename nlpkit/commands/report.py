@@ -131,7 +131,7 @@ def _compare(
         return []
     left_out = sum(row.state != "finished" for rows in sides.values() for row in rows)
     if left_out:
-        log.info(f"{left_out} not finished: left out of the differences")
+        log.info(f"{left_out} not finished, so not compared")
     return _to_json(sides, sweep.compare(sides, table.sort), table.sort)
 
 

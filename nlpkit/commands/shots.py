@@ -83,7 +83,7 @@ def command(
         _show(found, shots.shots, common)
         return
     if rows.predictions is not None and shots.seeds > 1:
-        raise UsageError("--predictions: of several seeds; give --seeds 1")
+        raise UsageError("--predictions writes the answers of one seed; give --seeds 1")
     results, answers = _score(checkpoint, found, metrics or found.metrics, shots, model, common)
     if rows.predictions is not None:
         write_rows(Path(rows.predictions), answers)

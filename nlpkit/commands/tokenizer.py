@@ -52,11 +52,11 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
     section = resolved.recipe.tokenizer
     if section is not None and section.sides is not None:
         raise UsageError(
-            "tokenizer: a run trains those of source and target; one alone is trained by a recipe "
-            "with tokenizer.kind, and taken by path"
+            "tokenizer: the recipe has two, source and target, which a run trains; to train one "
+            "alone, give a recipe with tokenizer.kind, and name its result by path"
         )
     if section is None or section.kind is None:
-        raise UsageError("tokenizer: only one with a kind can be trained, this recipe names a path")
+        raise UsageError("tokenizer: it must have a kind to be trained; this recipe names a path")
     directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")

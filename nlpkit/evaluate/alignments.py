@@ -42,9 +42,7 @@ def draw_alignments(
     """
     opened, objective = evaluation.opened, evaluation.opened.objective
     if not isinstance(opened.model, Aligned) or not isinstance(objective, ReadsSource):
-        raise UsageError(
-            f"--attention: family {opened.part.family} does not tell its attention to a source"
-        )
+        raise UsageError(f"--attention: family {opened.part.family} has no cross attention to draw")
     assert isinstance(objective, Generative)
     if not isinstance(evaluation.corpus, Items):
         raise UsageError(

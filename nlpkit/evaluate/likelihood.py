@@ -245,4 +245,4 @@ def _find_scoring(objective: Objective) -> Scoring:
         if isinstance(each, Scoring):
             return each
     names = ", ".join(type(each).__module__.rpartition(".")[2] for each in several or (objective,))
-    raise UsageError(f"this model was trained for {names} and gives no probability to a text")
+    raise UsageError(f"a model trained with {names} cannot score text")

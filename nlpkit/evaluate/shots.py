@@ -198,7 +198,10 @@ def _frame(prompt: Encoded, answer: Encoded) -> Encoded:
 def _check_known(log_probs: np.ndarray, row: Shown) -> np.ndarray:
     """Return the values; raise `DataError` if the first token had no context."""
     if np.isnan(log_probs).any():
-        raise DataError(f"{row.place}: an empty prompt, and this model has no token before a text")
+        raise DataError(
+            f"{row.place}: the prompt is empty, and this model has no token that could stand "
+            "before a text"
+        )
     return log_probs
 
 

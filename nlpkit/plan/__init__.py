@@ -79,7 +79,7 @@ def _fit_memory(
     if found is None and settings.memory is None:
         return resolved
     if found is None and not measure:
-        log.warn("train.memory: nothing is measured, so no batch is chosen")
+        log.warn("train.memory is ignored, because nothing is measured")
         return resolved
     if found is None:
         precision, _ = machine.choose_precision(settings.precision, device)
@@ -97,7 +97,7 @@ def _fit_memory(
 
 
 def describe(plan: Plan) -> dict[str, Any]:
-    """Return what the run would be, without anything that differs from one time to the next."""
+    """Return a deterministic description of the planned run."""
     data, settings, stream = plan.data, plan.settings, plan.stream
     steps = settings.known_steps  # None with a budget: `probe` estimates what it buys
     bins = stream.plan(0)

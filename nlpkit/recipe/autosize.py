@@ -221,7 +221,7 @@ class _Autosize:
         if section.path is None:
             size = section.config.setting("vocab_size")
             if size is None:
-                what = f"tokenizer {section.kind} has no vocab_size, which it depends on"
+                what = f"tokenizer {section.kind} has no vocab_size, which a size needs"
                 raise Refused(self.path, f"{what}; set the sizes")
             return int(size)
         path = _find(section.path, self.base)
@@ -232,7 +232,7 @@ class _Autosize:
             except FileError:
                 continue
         raise Refused(
-            self.path, f"depends on the number of tokens, and {path} has no tokenizer of nlpkit"
+            self.path, f"needs the number of tokens, and {path} has no tokenizer of nlpkit"
         )
 
 

@@ -96,13 +96,13 @@ def check_tokenizers(
         known = [n for n in registry.names("models") if _has_two_vocabularies(n)]
         yield (
             path,
-            f"family {family} has one vocabulary for sources and targets; a vocabulary for each "
-            f"have: {', '.join(known)}",
+            f"family {family} has one vocabulary for sources and targets; families with "
+            f"two: {', '.join(known)}",
         )
     single = [o.name for o in objectives if not load_class(o.name).two_tokenizers]
     if single:
         known = [n for n in registry.names("objectives") if load_class(n).two_tokenizers]
-        yield path, f"objective {single[0]} takes one tokenizer; two take: {', '.join(known)}"
+        yield path, f"objective {single[0]} takes one tokenizer; these take two: {', '.join(known)}"
 
 
 def _has_two_vocabularies(family: str) -> bool:

@@ -130,9 +130,13 @@ class _Tokenizer(Part):
         if value and "kind" in info.data and info.data["kind"] is None:
             settings = ", ".join(value)
             if info.data.get("path") is not None:
-                raise ValueError(f"{settings}: not beside path, whose tokenizer is already trained")
+                raise ValueError(
+                    f"{settings}: cannot be set with path, whose tokenizer is already trained"
+                )
             if any(info.data.get(name) is not None for name in ("source", "target")):
-                raise ValueError(f"{settings}: not beside source and target; set it for each")
+                raise ValueError(
+                    f"{settings}: cannot be set with source and target; set it in each"
+                )
         return value or None if info.data.get("kind") is None else value
 
 
@@ -167,7 +171,7 @@ class Tokenizer(_Tokenizer):
         if len(lacking) == 1:
             raise ValueError(f"{lacking[0]}: missing; sources and targets have a tokenizer each")
         if not lacking and self.path is not None:
-            raise ValueError("path: not beside source and target: remove one of them")
+            raise ValueError("path: excludes source and target: remove one of them")
         return self
 
     @property

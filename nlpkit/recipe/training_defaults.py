@@ -76,8 +76,8 @@ class Defaults:
         epoch = about_tokens(self.recipe.data, self.base) if has_vocabulary else None
         if epoch is None and not has_length:
             why = "there is on stdin" if has_vocabulary else "the images are"
-            what = f"missing: {self.target[-1]} decides it by the text, and how much {why} "
-            what += "is not known; set train.steps, epochs or budget"
+            what = f"missing: {self.target[-1]} needs the amount of text, and how much {why} is "
+            what += "not known; set train.steps, epochs or budget"
             raise Refused(("train", "steps"), what)
         tokens = float(TOKENS_PER_PARAMETER * parameters)
         by_text = epoch is not None and EPOCHS * epoch < tokens

@@ -33,7 +33,7 @@ def _find_unused(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
     for path, config in _walk((), recipe):
         reasons = dict(config.without_effect())
         if path == ("eval",) and not writes:
-            why = f"with objective {objectives}, which nlpkit eval lets write no answers"
+            why = f"with objective {objectives}, which generates no answers"
             reasons = dict.fromkeys(_DECODING, why)
         for name, why in reasons.items():
             yield path, config, name, why
