@@ -21,7 +21,7 @@ from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import families, lora
+from nlpkit.models import families, lora, lora_config
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.rows import vocabulary_size, without_padding
@@ -64,6 +64,18 @@ def model_part(
     part.warnings = loaded.warnings("randomly initialized" if recipe.lora is None else "set to 0")
     part.start = None if own else {**loaded.state, **objective_heads.read(directory)}
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
+    _set_config(recipe, part, directory, loaded.config)
+    if part.start is not None and part.config != loaded.config:
+        if part.config.kinds != loaded.config.kinds:
+            part.warnings = [*part.warnings, _other_kinds(part.config, loaded.config)]
+        part.start = _fitting(part, part.start)
+    if recipe.lora is not None:
+        _set_adapters(recipe.lora, part, loaded, directory)
+    return part
+
+
+def _set_config(recipe: Recipe, part: ModelPart, directory: Path, loaded: ModelConfig) -> None:
+    """Set the settings of the model: those of the checkpoint, and what the recipe changes."""
     if recipe.model is not None and recipe.model.family is None:
         part.config = _with_dropout(part.config, recipe.model.config)
     elif recipe.model is not None:
@@ -73,25 +85,24 @@ def model_part(
     for path, problem in fit.check_attention(recipe.attention, part.config, recipe.objective):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
-    if recipe.lora is not None and part.config.kinds != loaded.config.kinds:
+    if recipe.lora is not None and part.config.kinds != loaded.kinds:
         raise UsageError(
             "attention: adapters are saved without it, so that it must be that of the checkpoint; "
             "remove the section, or train the whole model"
         )
-    if part.start is not None and part.config != loaded.config:
-        if part.config.kinds != loaded.config.kinds:
-            part.warnings = [*part.warnings, _other_kinds(part.config, loaded.config)]
-        part.start = _fitting(part, part.start)
-    if recipe.lora is not None:
-        part.lora = recipe.lora
-        targets = lora.find_targets(recipe.lora, part.module(), part.config)
-        part.targets = {
-            ours: theirs
-            for ours, theirs in targets.items()
-            if ours in loaded.state or f"{ours}.weight" in loaded.state
-        }
-        part.base_hash = any_layout.hash_base(directory)
-    return part
+
+
+def _set_adapters(
+    settings: lora_config.Config, part: ModelPart, loaded: hf_model.Loaded, directory: Path
+) -> None:
+    part.lora = settings
+    targets = lora.find_targets(settings, part.module(), part.config)
+    part.targets = {
+        ours: theirs
+        for ours, theirs in targets.items()
+        if ours in loaded.state or f"{ours}.weight" in loaded.state
+    }
+    part.base_hash = any_layout.hash_base(directory)
 
 
 def _other_kinds(config: ModelConfig, loaded: ModelConfig) -> str:

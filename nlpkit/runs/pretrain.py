@@ -26,13 +26,14 @@ from nlpkit.recipe.places import dotted, value_at
 from nlpkit.runs import build, checks, data_files, fastest_precision, save
 from nlpkit.runs import resume as resuming
 from nlpkit.runs.announce import announce, conclude
-from nlpkit.runs.run import Run, Training, from_first, token_characters
+from nlpkit.runs.run import Data, ModelPart, Run, Training, from_first, token_characters
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
 from nlpkit.train.placement import is_wrapped, make_accelerator
 from nlpkit.train.schedule import resolve_steps
+from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
 
@@ -72,28 +73,8 @@ def pretrain(
     if accelerator.is_main_process:
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     held_out = _held_out(run)
-
-    def evaluate(progress: float) -> dict[str, Any] | None:
-        assert held_out is not None
-        with run.averaged():
-            return held_out.evaluate(run.training, accelerator, stop, log.evaluating, progress)
-
     metrics = _metrics(run, state) if accelerator.is_main_process else None
-    job = Job(
-        accelerator=accelerator,
-        training=run.training,
-        optimizers=run.optimizers,
-        settings=run.settings,
-        seed=resolved.recipe.seed,
-        steps=lambda state: _steps(run, state),
-        evaluate=evaluate if held_out else None,
-        save=lambda state, best: save.save(run, state, best),
-        log=log,
-        metrics=metrics,
-        stop=stop,
-        pace=pace,
-        after_update=[run.average.update] if run.average else [],
-    )
+    job = _job(run, held_out, metrics, pace, stop)
     try:
         state = train(job, state)
     except DivergedError as error:
@@ -152,15 +133,7 @@ def prepare(
         data.examples, budget=settings.batch_budget, batches_per_step=settings.batches_per_step
     )
     settings = resolve_steps(settings, stream)
-    torch.manual_seed(recipe.seed)
-    model: Any = build.build_model(part, data.vocab_size, recipe.attention.backend)
-    if settings.gradient_checkpointing:
-        from nlpkit.train import recompute
-
-        recompute.apply(model)
-    if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
-        model.z_loss = settings.z_loss
-    module = Training(model, data.objective)
+    module = _make_module(resolved, part, data, settings)
     precision = from_first(
         PartialState(), lambda: fastest_precision.settled(precision, module, stream)
     )
@@ -169,7 +142,7 @@ def prepare(
     settings = settings.model_copy(update={"precision": precision.name})
 
     def make() -> list[Optimizer]:  # when the parameters are where they stay
-        return optimizers(model, settings)
+        return optimizers(module.model, settings)
 
     if wrapped:
         batch = data.examples.batch(np.arange(1), 0)
@@ -182,6 +155,49 @@ def prepare(
 
         run.average = Average(training, settings.average, settings.steps)
     return run
+
+
+def _make_module(
+    resolved: Resolved, part: ModelPart, data: Data, settings: ResolvedTraining
+) -> Training:
+    """Return the model and the objective as one module, on the CPU."""
+    torch.manual_seed(resolved.recipe.seed)
+    model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
+    module = Training(model, data.objective)
+    if settings.gradient_checkpointing:
+        from nlpkit.train import recompute
+
+        recompute.apply(model)
+    if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
+        module.model.z_loss = settings.z_loss
+    return module
+
+
+def _job(
+    run: Run, held_out: HeldOut | None, metrics: Metrics | None, pace: Pace, stop: StopFlag
+) -> Job:
+    def evaluate(progress: float) -> dict[str, Any] | None:
+        assert held_out is not None
+        with run.averaged():
+            return held_out.evaluate(
+                run.training, run.accelerator, stop, run.log.evaluating, progress
+            )
+
+    return Job(
+        accelerator=run.accelerator,
+        training=run.training,
+        optimizers=run.optimizers,
+        settings=run.settings,
+        seed=run.resolved.recipe.seed,
+        steps=lambda state: _steps(run, state),
+        evaluate=evaluate if held_out else None,
+        save=lambda state, best: save.save(run, state, best),
+        log=run.log,
+        metrics=metrics,
+        stop=stop,
+        pace=pace,
+        after_update=[run.average.update] if run.average else [],
+    )
 
 
 def _steps(run: Run, state: State) -> Iterator[Step]:

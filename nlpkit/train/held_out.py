@@ -69,8 +69,7 @@ class HeldOut:
                 if index >= len(self.bins):
                     continue
                 if predicted:
-                    items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
-                    pairs += cast(Task, objective).answers(predicted, cast("list[Item]", items))
+                    pairs += self._answers(index, predicted)
                 if objective.predicts_text:
                     characters += self._characters_of(loss, batch.fields["labels"])
         sums.reduce(accelerator)
@@ -84,6 +83,11 @@ class HeldOut:
 
             figures["metrics"] = metrics_of_run(cast(Task, objective).metrics, pairs)
         return figures
+
+    def _answers(self, index: int, predicted: list[Any]) -> list[Answer]:
+        """Return the predictions for the rows of a bin, each beside its label."""
+        items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
+        return cast(Task, self.examples.objective).answers(predicted, cast("list[Item]", items))
 
     def _characters_of(self, loss: Loss, labels: np.ndarray) -> float:
         """Return the characters of the targets that are tokens; NaN if these are not known."""
