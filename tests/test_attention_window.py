@@ -22,9 +22,12 @@ from tests.parts import tiled
 BACKENDS = ["reference", "sdpa", "cpu_flash", TILED]
 
 
-def _prepare(window: int, layout: Layout, backend: str = "auto", **more) -> attention.Attend:
+def _prepare(
+    window: int, layout: Layout, backend: str = "auto", causal: bool = True, **more
+) -> attention.Attend:
     return attend_of(
-        Choice.of("local_window", window=window), layout, heads=HEADS, head_dim=WIDTH,
+        Choice.of("local_window", window=window, causal=causal), layout,
+        heads=HEADS, head_dim=WIDTH,
         dtype=torch.float32, device="cpu", training="cache" not in more, backend=backend, **more,
     )  # fmt: skip
 
@@ -50,27 +53,40 @@ def test_window_mask_equals_drawing() -> None:
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
 
+def test_window_to_both_sides_is_seen_and_goes_to_fused_kernels() -> None:
+    choice = Choice.of("local_window", window=2, causal=False)
+    assert choice.visibility == "bidirectional"
+    mask = attention.dense_mask(choice, Layout.of([5, 2]))
+    drawing = ["xx.....", "xxx....", ".xxx...", "..xxx..", "...xx..", ".....xx", ".....xx"]
+    assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
+    assert _request(config=choice.config).window == (1, 1)
+
+
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [1, 3, 7, 100])
-def test_window_pairs_are_those_of_the_mask(window: int) -> None:
-    choice, lengths = Choice.of("local_window", window=window), [12, 1, 7]
+def test_window_pairs_are_those_of_the_mask(window: int, causal: bool) -> None:
+    choice, lengths = Choice.of("local_window", window=window, causal=causal), [12, 1, 7]
     mask = attention.dense_mask(choice, Layout.of(lengths))
     assert local_window.pairs(choice.config, lengths) == mask.sum()
 
 
-@pytest.mark.parametrize("window", [1, 4, 1000])
+@pytest.mark.parametrize(("window", "causal"), [(1, True), (4, True), (1000, True), (4, False)])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_window_equals_torchs_softmax_of_each_document_with_gradients(backend, window) -> None:
-    lengths = [23, 1, 40]
-    (q, k, v), _, grad = inputs(64)
+def test_window_equals_torchs_softmax_of_each_document_with_gradients(
+    backend: str, window: int, causal: bool
+) -> None:
+    lengths = [23, 1, 340]  # to both sides, several tiles
+    (q, k, v), _, grad = inputs(364)
+    right = 0 if causal else window - 1
     parts = []
     for q_one, k_one, v_one in zip(*(x.split(lengths) for x in (q, k, v)), strict=True):
         place = torch.arange(len(q_one))
         far = place[:, None] - place[None, :]
         scores = torch.einsum("qhd,khd->hqk", q_one, k_one) / WIDTH**0.5
-        weights = scores.masked_fill((far < 0) | (far > window - 1), -torch.inf).softmax(-1)
+        weights = scores.masked_fill((far < -right) | (far > window - 1), -torch.inf).softmax(-1)
         parts.append(torch.einsum("hqk,khd->qhd", weights, v_one))
     expected = torch.cat(parts)
-    found = _prepare(window, Layout.of(lengths), backend)(q, k, v)
+    found = _prepare(window, Layout.of(lengths), backend, causal)(q, k, v)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     for a, b in zip(
         torch.autograd.grad(found, (q, k, v), grad),

@@ -174,13 +174,14 @@ def _prepare_custom(
             f"{request.config.max_length}"
         )
     states = cache.states(request, key) if cache is not None else None
-    prepared = replace(request, prepared=kind.prepare(request))
+    repeated = replace(request, key_heads=request.heads)
+    repeated = replace(repeated, prepared=kind.prepare(repeated))
 
     def run(q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
         assert kind.attend is not None
         state = next(states) if states is not None else None
         k, v = (_repeat_heads(x, request) for x in (k, v))
-        return kind.attend(prepared, q, k, v, tensors or {}, state)
+        return kind.attend(repeated, q, k, v, tensors or {}, state)
 
     return Attend("own", f"{choice.kind} has its own computation", run)
 
