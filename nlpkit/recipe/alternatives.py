@@ -6,13 +6,14 @@ from typing import Any, Literal, get_args, get_origin
 
 from nlpkit import registry
 from nlpkit.attention.choice import Choice
+from nlpkit.contracts.objective import Objective
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.fit import missing_needs, name_kinds, trains, with_attention
 
 KINDS = "attention/kinds"
 
 
-def fitting_kinds(config: ModelConfig, objectives: Sequence[Any]) -> list[str]:
+def fitting_kinds(config: ModelConfig, objectives: Sequence[type[Objective]]) -> list[str]:
     """Return the kinds of attention with which these objectives train the model."""
     own = {choice.kind: choice for choice in config.default_attention}
     return [
@@ -27,7 +28,9 @@ def list_kinds(fitting: Sequence[str]) -> str:
     return f"; kinds that fit: {', '.join(fitting)}" if fitting else ""
 
 
-def describe_needs(lacking: Sequence[str], objective: Any, family: str, config: ModelConfig) -> str:
+def describe_needs(
+    lacking: Sequence[str], objective: type[Objective], family: str, config: ModelConfig
+) -> str:
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
     how = f" with attention {name_kinds(config)}" if config.attention else ""
     remark = suggest(objective, config)
@@ -37,7 +40,7 @@ def describe_needs(lacking: Sequence[str], objective: Any, family: str, config: 
     return f"{', '.join(wanted)}, which family {family}{how} does not have{remark}"
 
 
-def families_for(objective: Any) -> list[str]:
+def families_for(objective: type[Objective]) -> list[str]:
     """Return the families that the objective alone trains, with their default settings."""
     return [
         name
@@ -46,7 +49,7 @@ def families_for(objective: Any) -> list[str]:
     ]
 
 
-def families_with_setting(objective: Any) -> dict[str, list[str]]:
+def families_with_setting(objective: type[Objective]) -> dict[str, list[str]]:
     """Return the families that the objective trains with one other setting, as `--set` takes it.
 
     That is a kind of attention or a setting of the model. These are not in `families_for`.
@@ -64,7 +67,7 @@ def families_with_setting(objective: Any) -> dict[str, list[str]]:
     return found
 
 
-def _other_settings(objective: Any, config: ModelConfig) -> Iterator[tuple[str, Any]]:
+def _other_settings(objective: type[Objective], config: ModelConfig) -> Iterator[tuple[str, Any]]:
     """Yield settings of the model with which the objective trains it, with their values."""
     for name in config.capability_settings:
         field = type(config).model_fields[name]
@@ -75,7 +78,7 @@ def _other_settings(objective: Any, config: ModelConfig) -> Iterator[tuple[str, 
                 break
 
 
-def suggest(objective: Any, config: ModelConfig) -> str:
+def suggest(objective: type[Objective], config: ModelConfig) -> str:
     """Return a remark that names the families that the objective trains, or a kind of attention."""
     if families := families_for(objective):
         return f"; it trains: {', '.join(families)}"

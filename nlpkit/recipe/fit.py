@@ -59,7 +59,7 @@ def _check_metrics(recipe: "Recipe") -> Iterator[Misfit]:
         )
 
 
-def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> Any:
+def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> ModelConfig:
     """Return the settings of a model with these kinds of attention; if empty, unchanged."""
     return config.model_copy(update={"attention": choices}) if choices else config
 
@@ -248,10 +248,11 @@ def reads_text(objectives: Sequence[Objective]) -> bool:
 
 def has_vocabulary(model: Model | None) -> bool | None:
     """Return whether the model reads tokens, or None where the recipe does not say."""
-    return None if model is None else getattr(model.config, "has_vocabulary", None)
+    config = None if model is None else model.config
+    return config.has_vocabulary if isinstance(config, ModelConfig) else None
 
 
-def missing_needs(objective: Any, config: Any) -> list[str]:
+def missing_needs(objective: type[ObjectiveClass], config: ModelConfig) -> list[str]:
     """Return the needs of the objective that the model's `Config` lacks or has as False.
 
     Who predicts text needs states that predict tokens, or a generator.
@@ -262,7 +263,7 @@ def missing_needs(objective: Any, config: Any) -> list[str]:
     return lacking
 
 
-def trains(objective: Any, config: ModelConfig) -> bool:
+def trains(objective: type[ObjectiveClass], config: ModelConfig) -> bool:
     """Return whether an objective alone trains a model with these settings."""
     if missing_needs(objective, config) or objective.reads_text != config.has_vocabulary:
         return False

@@ -5,7 +5,7 @@ runs that have them.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.task import writes_answers
@@ -13,10 +13,13 @@ from nlpkit.part import Part
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document, Path, Problem
 
+if TYPE_CHECKING:
+    from nlpkit.recipe.settings import Recipe
+
 _DECODING = ("beam", "length_penalty")  # settings of `eval` for answers that are written
 
 
-def list_warnings(recipe: Any, document: Document) -> list[str]:
+def list_warnings(recipe: "Recipe", document: Document) -> list[str]:
     """Return a line for each setting that is not its default and has no effect."""
     found = [
         Problem.at(document.place((*path, name)), (*path, name), f"has no effect {why}")
@@ -26,7 +29,7 @@ def list_warnings(recipe: Any, document: Document) -> list[str]:
     return [str(problem) for problem in sorted(found)]
 
 
-def _find_unused(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
+def _find_unused(recipe: "Recipe") -> Iterator[tuple[Path, FrozenConfig, str, str]]:
     """Yield the place of the settings, the settings, a name among them, and why."""
     objectives = ", ".join(section.name for section in recipe.objective)
     writes = any(map(writes_answers, fit.classes(recipe.objective)))
@@ -39,7 +42,7 @@ def _find_unused(recipe: Any) -> Iterator[tuple[Path, FrozenConfig, str, str]]:
             yield path, config, name, why
 
 
-def _walk(path: Path, value: Any) -> Iterator[tuple[Path, FrozenConfig]]:
+def _walk(path: Path, value: object) -> Iterator[tuple[Path, FrozenConfig]]:
     """Yield all settings in `value`, with their places."""
     if isinstance(value, tuple | list):
         single = path == ("objective",) and len(value) == 1  # a single objective has no number
