@@ -231,7 +231,7 @@ def test_lora_table_that_is_not_that_of_input_and_output_is_refused(
     _adapters.base("gpt2", tmp_path / "base")
     theirs = _adapters.peft_model("gpt2", tmp_path / "base", target_modules=targets)
     theirs.save_pretrained(tmp_path / "peft")
-    with pytest.raises(FileError, match="it is input and output in one") as caught:
+    with pytest.raises(FileError, match="the output layer is tied to it") as caught:
         open_checkpoint(tmp_path / "peft")
     assert str(caught.value).startswith(f"{tmp_path}/peft/adapter_config.json: ")
 
@@ -258,7 +258,7 @@ def test_lora_of_another_program_needs_peft(tmp_path: Path, monkeypatch) -> None
     with pytest.raises(UsageError) as caught:
         open_checkpoint(tmp_path / "peft")
     assert str(caught.value) == (
-        f"{tmp_path}/peft: made by another program than nlpkit: peft is not installed "
+        f"{tmp_path}/peft: adapters of another program need peft: peft is not installed "
         "(pip install peft)"
     )
     open_checkpoint(tmp_path / "ours")
@@ -271,8 +271,8 @@ def test_lora_of_another_program_needs_peft(tmp_path: Path, monkeypatch) -> None
         ({"base_model_name_or_path": "nobody/nothing"}, "its base nobody/nothing does not exist"),
         ({"r": 0}, "does not fit the base"),
         ({"lora_alpha": "16"}, "does not fit the base"),
-        ({"peft_type": "NEW", "auto_mapping": None}, "peft does not merge it: 'NEW'"),
-        ({"auto_mapping": None, "r": 3}, "peft does not merge it: Error(s) in loading state_dict"),
+        ({"peft_type": "NEW", "auto_mapping": None}, "peft cannot merge these adapters: 'NEW'"),
+        ({"auto_mapping": None, "r": 3}, "adapters: Error(s) in loading state_dict"),
         ({"task_type": None, "auto_mapping": {"base_model_class": "Nosuch"}},
          "transformers has no model 'Nosuch'"),
     ],

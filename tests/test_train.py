@@ -234,7 +234,7 @@ def test_run_that_lost_its_recipe_is_not_taken_for_finished(
     (tmp_path / "run/recipe.yaml").unlink()
     command = ["pretrain", str(path), "--out", str(tmp_path / "run"), "--set", "train.lr=0.5"]
     assert cli.run(command) == 4
-    assert f"{tmp_path}/run/recipe.yaml: no such file, and only it" in capsys.readouterr().err
+    assert f"{tmp_path}/run/recipe.yaml: no such file, and the settings" in capsys.readouterr().err
     assert cli.run([*command, "--allow-change"]) == 0
     assert "lr: 0.5" in (tmp_path / "run/recipe.yaml").read_text(encoding="utf-8")
 

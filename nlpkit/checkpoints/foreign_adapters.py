@@ -51,7 +51,7 @@ def merge(
         from peft import PeftModel
     except ImportError as error:
         raise UsageError(
-            f"{directory}: made by another program than nlpkit: {not_installed('peft')}"
+            f"{directory}: adapters of another program need peft: {not_installed('peft')}"
         ) from error
     tensors = read_tensors(directory)
     logging.set_verbosity_error()
@@ -66,7 +66,9 @@ def merge(
             settings, merged = hf_layout.read(Path(draft))
     except Exception as error:  # transformers and peft raise errors of any kind
         cause = textwrap.shorten(str(error), 300, placeholder=" …")
-        raise FileError(f"{directory / SETTINGS}: peft does not merge it: {cause}") from error
+        raise FileError(
+            f"{directory / SETTINGS}: peft cannot merge these adapters: {cause}"
+        ) from error
     form = families.load_model(family).FORMAT
     # What the base lacks has random values in `model`.
     found = {n: t for n, t in merged.items() if hf_format.in_memory(form, n) not in missing}
@@ -98,5 +100,5 @@ def _load_base(
     if model.get_output_embeddings() is not None and settings.get("tie_word_embeddings", True):
         outputs = find_tied_outputs(module.FORMAT, ())
         if any("lora_emb" in name or name.rpartition(".lora_")[0] in outputs for name in tensors):
-            raise ValueError("the table of tokens has adapters; here it is input and output in one")
+            raise ValueError("the token embedding has adapters, and the output layer is tied to it")
     return model, set(found["missing_keys"]) - tensors.keys()

@@ -181,7 +181,8 @@ def check_tensors(
     for name, tensor in state.items():
         if tuple(tensor.shape) != shapes[name]:
             raise FileError(
-                f"{directory}: {name} is {tuple(tensor.shape)}; by config.json it is {shapes[name]}"
+                f"{directory}: {name} has the shape {tuple(tensor.shape)}; config.json requires "
+                f"{shapes[name]}"
             )
 
 

@@ -194,7 +194,9 @@ def merge(
             transposed = is_table or hf_format.is_transposed(form, key.removesuffix(".weight"))
             tensors[key] = tensors[key].float() + (delta.T if transposed else delta)
     except KeyError as error:
-        raise FileError(f"{directory / WEIGHTS}: no {error} there, or in the base") from error
+        raise FileError(
+            f"{directory / WEIGHTS}: {error} is missing there or in the base"
+        ) from error
     except (RuntimeError, TypeError, ZeroDivisionError) as error:
         raise FileError(f"{directory / WEIGHTS}: does not fit the base: {error}") from error
     return hf_layout.replace_settings((base[0], tensors), directory)

@@ -157,9 +157,9 @@ class RunDirectory:
         changed = self.differences(resolved)
         if RECIPE in changed and not allow_change:
             raise FileError(
-                f"{self.path / RECIPE}: no such file, and only it says with which settings the run "
-                "was started; restore it, or give --out another directory, or --allow-change to "
-                "continue with the settings of now"
+                f"{self.path / RECIPE}: no such file, and the settings of the run are recorded "
+                "only there; restore it, or give --out another directory, or --allow-change to "
+                "continue with the current settings"
             )
         for key, values in changed.items():
             if allow_change and key.partition(".")[0] == "tokenizer":
