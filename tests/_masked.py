@@ -8,7 +8,7 @@ import numpy as np
 
 from nlpkit import registry
 from nlpkit.contracts.batch import Marked, bit
-from nlpkit.data.marks import of_text
+from nlpkit.data.marks import mark_tokens
 from nlpkit.tokenizers.wordpiece import Config, Tokenizer
 from tests.parts import encoder
 
@@ -41,7 +41,7 @@ def bound(name: str, model: object = MODEL, **settings: object):
 def marked(text: str, is_second: bool = False) -> Marked:
     """Return the ids and all marks of a text."""
     ((ids, offsets),) = tokenizer().encode_with_offsets([text])
-    return Marked(np.array(ids), of_text(text, offsets, MARKS, is_second))
+    return Marked(np.array(ids), mark_tokens(text, offsets, MARKS, is_second))
 
 
 def document(sentences: int, rng: np.random.Generator) -> Marked:

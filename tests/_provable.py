@@ -8,7 +8,7 @@ from unittest import mock
 from accelerate.state import AcceleratorState
 
 from nlpkit import recipe, selftest
-from nlpkit.objectives.several.combined import combined
+from nlpkit.objectives.several.combined import combine
 from nlpkit.selftest import of_examples, of_objective
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log
@@ -84,7 +84,7 @@ def use(bench: Bench, *classes: type) -> None:
         cls(old.config, subject.tokenizer, bench.run.part.config)
         for cls, old in zip(classes, subject.objectives, strict=True)
     ]
-    made = combined(bound, [1.0] * len(bound))
+    made = combine(bound, [1.0] * len(bound))
     subject.objective = subject.examples.objective = made
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from nlpkit.contracts.reader import Counts
 from nlpkit.data import lines, streams
-from nlpkit.data.documents import held_out, read_documents
+from nlpkit.data.documents import is_held_out, read_documents
 from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.settings import Config, Source
 from nlpkit.errors import DataError, FileError, UsageError
@@ -649,8 +649,8 @@ def test_valid_fraction_parts_are_disjoint_whole_and_free_of_order(tmp_path, her
 
 
 def test_valid_fraction_grows_by_adding(tmp_path, here):
-    small = {i for i in range(1000) if held_out(b"%d" % i, 0.1)}
-    large = {i for i in range(1000) if held_out(b"%d" % i, 0.3)}
+    small = {i for i in range(1000) if is_held_out(b"%d" % i, 0.1)}
+    large = {i for i in range(1000) if is_held_out(b"%d" % i, 0.3)}
     assert small < large
 
 

@@ -114,7 +114,7 @@ class _Touch:
 
 
 def test_a_single_worker_prepares_the_next_piece_while_one_is_used(tmp_path: Path) -> None:
-    results = _worker_pool.by_workers(
+    results = _worker_pool.run_in_workers(
         *(iter(range(3)), _Touch(tmp_path), 1, lambda: None),
         setting="",
         context=multiprocessing.get_context("fork"),
@@ -318,8 +318,8 @@ def test_example_of_another_epoch_seed_or_occurrence_has_other_targets() -> None
 def test_example_postponed_is_that_of_its_own_epoch() -> None:
     examples = _examples(([30] * 9, 2.5))
     item = 4 + 2 * len(examples)  # the third occurrence of piece 4
-    once = int(examples.postponed(np.array([item]))[0])
-    twice = int(examples.postponed(np.array([once]))[0])
+    once = int(examples.carry_over(np.array([item]))[0])
+    twice = int(examples.carry_over(np.array([once]))[0])
     expected = examples.make(item, 5)
     for carried, found in ((1, once), (2, twice)):
         made = examples.make(found, 5 + carried)

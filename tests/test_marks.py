@@ -18,7 +18,7 @@ from nlpkit.data import store, tokenize
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.loader import Examples, Stream, steps
-from nlpkit.data.marks import of_text
+from nlpkit.data.marks import mark_tokens
 from nlpkit.data.sentences import sentence_starts
 from nlpkit.data.settings import Config
 from nlpkit.data.words import word_starts
@@ -159,13 +159,13 @@ def test_marks_stand_on_the_tokens_in_which_the_characters_are(tokenizer) -> Non
         ("sentence_start", sentence_starts(PROSE)),
         ("word_start", word_starts(PROSE)),
     ):
-        marks = of_text(PROSE, offsets, [name], False)
+        marks = mark_tokens(PROSE, offsets, [name], False)
         # By hand: the first token that stands for the character.
         wanted = {next(t for t, (a, b) in enumerate(offsets) if a <= start < b) for start in starts}
         assert {*np.flatnonzero(marks)} == wanted
         assert {*marks.tolist()} == {0, bit(name)}
-    assert not of_text(PROSE, offsets, ["second_side"], False).any()
-    assert of_text(PROSE, offsets, ["second_side"], True).tolist() == [4] * len(ids)
+    assert not mark_tokens(PROSE, offsets, ["second_side"], False).any()
+    assert mark_tokens(PROSE, offsets, ["second_side"], True).tolist() == [4] * len(ids)
 
 
 def test_marks_of_an_unknown_name_are_refused_with_the_nearest(tmp_path, here) -> None:

@@ -333,7 +333,7 @@ def test_members_of_other_length_are_planned_as_the_longest() -> None:
     mixed = Mixed()
     spans = mixed.spans(np.array([9, 4]))
     assert mixed.length(spans.stop - spans.start).tolist() == [5, 5, 2, 5]
-    assert mixed.slack == 1
+    assert mixed.max_shrink == 1
 
 
 class _Cut(mixture.TextObjective):

@@ -62,7 +62,7 @@ def test_members_take_the_pieces_of_the_one_that_cuts_at_sentences() -> None:
     sizes = spans.stop - spans.start
     # [CLS] A [SEP] B [SEP] has one token more than [CLS] A B [SEP].
     assert (mixed.length(sizes) == sizes + 3).all()
-    assert mixed.slack == 1
+    assert mixed.max_shrink == 1
     made = []
     for number, (begin, stop) in enumerate(zip(spans.start, spans.stop, strict=True)):
         whole = corpus.documents[spans.document[number]]
@@ -103,7 +103,7 @@ def test_selftest_proves_the_members_and_that_batches_are_as_planned(tmp_path: P
         assert all(passed for passed, _ in found.values()), found
         assert of_run.batches(bench)[0]
         examples: Examples = bench.subject.examples
-        mixed.slack = 0  # as if the plan were exact
+        mixed.max_shrink = 0  # as if the plan were exact
         passed, figure = of_run.batches(bench)
         assert not passed
         assert "was planned as" in figure

@@ -136,11 +136,11 @@ def test_shift_moves_training_images_only() -> None:
     assert 15 < len(found) <= 25  # 5 x 5 moves
     assert np.array_equal(train.make(0, 3)["patches"], train.make(0, 3)["patches"])
     # By hand: down by one and left by two; the border fills the gap.
-    moved = images.shifted(image[:, :, None], 1, -2)[:, :, 0]
+    moved = images.shift(image[:, :, None], 1, -2)[:, :, 0]
     assert moved[0].tolist() == [2, 3, 4, 5, 5, 5]
     assert moved[1].tolist() == [2, 3, 4, 5, 5, 5]
     assert moved[2].tolist() == [8, 9, 10, 11, 11, 11]
-    assert np.array_equal(images.shifted(image[:, :, None], 0, 0)[:, :, 0], image)
+    assert np.array_equal(images.shift(image[:, :, None], 0, 0)[:, :, 0], image)
 
 
 @pytest.mark.parametrize(("sizes", "channels"), [(GREY, 1), (COLOUR, 3)])

@@ -312,7 +312,7 @@ def test_what_does_not_fit_is_refused_at_its_line(
 def test_objective_that_keeps_no_marks_cannot_be_masked_by_words() -> None:
     objective = bound("rtd", MODEL, whole_words=True)
     with pytest.raises(UsageError, match="needs the marks of words"):
-        objective.alter({"input_ids": np.arange(5, 20)}, np.random.default_rng(0))
+        objective.transform({"input_ids": np.arange(5, 20)}, np.random.default_rng(0))
 
 
 # Planted defects

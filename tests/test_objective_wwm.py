@@ -84,7 +84,7 @@ def test_text_on_both_sides_of_a_special_token_is_never_one_word() -> None:
     apart = 0
     for number in range(100):
         rng = np.random.default_rng(number)
-        example = objective.alter(pairs.example(one, rng, [inside]), rng)
+        example = objective.transform(pairs.example(one, rng, [inside]), rng)
         stop = int((example["token_type_ids"] == 0).sum()) - 1
         chosen = example["labels"] != IGNORE
         apart += bool(chosen[stop - 1] != chosen[stop + 1])
@@ -102,7 +102,7 @@ def test_inner_separator_and_case_survive_where_old_tools_corrupt_them() -> None
     for number in range(50):
         rng = np.random.default_rng(number)
         source = pairs.example(one, rng, [two])
-        example = objective.unmask(objective.alter(source, rng))
+        example = objective.unmask(objective.transform(source, rng))
         assert np.array_equal(example["input_ids"], source["input_ids"])
 
 
@@ -110,4 +110,4 @@ def test_example_without_marks_is_refused_with_what_keeps_them() -> None:
     objective = bound("wwm")
     ids = plain(9, np.random.default_rng(0))
     with pytest.raises(UsageError, match="the first objective of the list does not keep; begin wi"):
-        objective.alter({"input_ids": ids}, np.random.default_rng(0))
+        objective.transform({"input_ids": ids}, np.random.default_rng(0))

@@ -77,8 +77,8 @@ def test_selftest_of_a_sound_objective_proves_what_fits_it(
 class Visible(proofs_mlm.Objective):
     """Hides nothing, and says that it shows what it always shows."""
 
-    def alter(self, example, rng):
-        made = super().alter(example, rng)
+    def transform(self, example, rng):
+        made = super().transform(example, rng)
         inputs = np.where(made["labels"] != IGNORE, made["labels"], made["input_ids"])
         return made | {"input_ids": inputs}
 
@@ -89,8 +89,8 @@ class Visible(proofs_mlm.Objective):
 class Unsaid(proofs_mlm.Objective):
     """Hides nothing, and says that every target is shown by design."""
 
-    def alter(self, example, rng):
-        made = super().alter(example, rng)
+    def transform(self, example, rng):
+        made = super().transform(example, rng)
         inputs = np.where(made["labels"] != IGNORE, made["labels"], made["input_ids"])
         return made | {"input_ids": inputs}
 
@@ -98,8 +98,8 @@ class Unsaid(proofs_mlm.Objective):
 class Shifted(proofs_mlm.Objective):
     """Puts labels two places to the left."""
 
-    def alter(self, example, rng):
-        made = super().alter(example, rng)
+    def transform(self, example, rng):
+        made = super().transform(example, rng)
         return made | {"labels": np.append(made["labels"][2:], [IGNORE, IGNORE])}
 
 

@@ -294,8 +294,8 @@ def test_squad_rows_have_the_line_of_the_question(tmp_path: Path) -> None:
         "answers": [{"text": "a", "answer_start": 0}],
     }  # fmt: skip
     assert second["is_impossible"] is True
-    assert formats.by_ending("dev.squad.json.gz") == "squad"
-    assert formats.by_ending("dev.json") == "jsonl"
+    assert formats.find_format("dev.squad.json.gz") == "squad"
+    assert formats.find_format("dev.json") == "jsonl"
 
 
 @pytest.mark.parametrize(

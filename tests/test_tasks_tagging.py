@@ -157,8 +157,8 @@ def test_word_without_a_token_is_an_unknown_token_and_predicted() -> None:
 
 
 def test_words_have_the_spaces_of_a_text() -> None:
-    assert windows.spaced(["EU", "rejects", ","]) == ["EU", " rejects", " ,"]
-    assert windows.spaced(["我", "爱", "GPT", "吗"]) == ["我", "爱", "GPT", "吗"]
+    assert windows.space_words(["EU", "rejects", ","]) == ["EU", " rejects", " ,"]
+    assert windows.space_words(["我", "爱", "GPT", "吗"]) == ["我", "爱", "GPT", "吗"]
 
 
 def test_text_is_read_as_characters_and_a_line_of_tags_is_split() -> None:

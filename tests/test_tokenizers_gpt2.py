@@ -17,8 +17,8 @@ from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
 from nlpkit.evaluate import alignments
 from nlpkit.tokenizers import bpe, gpt1_bpe
-from nlpkit.tokenizers.library.shown import shown
-from nlpkit.tokenizers.library.source_and_target import joined
+from nlpkit.tokenizers.library.shown import show_token
+from nlpkit.tokenizers.library.source_and_target import join_sides
 from tests.conftest import REAL_DATA
 
 ROOT = Path(__file__).parents[1]
@@ -119,12 +119,12 @@ def test_tokens_of_bytes_are_shown_as_text(tmp_path) -> None:
     _write(tmp_path, ids, [], LAYOUTS[0])
     tokenizer = bpe.Tokenizer.load(tmp_path)
     expected = ["我", "我<0xE4><0xBB>", "\\n\\n", "␣é", END]
-    assert [shown(tokenizer, number) for number in range(256, 261)] == expected
+    assert [show_token(tokenizer, number) for number in range(256, 261)] == expected
     assert [tokenizer.token(number) for number in range(256, 261)] == [*tokens, END]
     assert tokens[0] == "æĪĳ"
-    assert [shown(tokenizer, byte) for byte in (0xE6, 0x41, 0x0A)] == ["<0xE6>", "A", "\\n"]
-    two = joined(tokenizer, tokenizer)
-    assert shown(two, 256) == "我"
+    assert [show_token(tokenizer, byte) for byte in (0xE6, 0x41, 0x0A)] == ["<0xE6>", "A", "\\n"]
+    two = join_sides(tokenizer, tokenizer)
+    assert show_token(two, 256) == "我"
     # Tokens of batches and masks, and of figures of attention.
     assert plan._show(two, 257) == expected[1]
     assert alignments._show(two, [256, 257, 260]) == ["我", expected[1], END]

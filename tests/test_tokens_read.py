@@ -14,7 +14,7 @@ from nlpkit.models.layers import encoder
 from nlpkit.models.layers.head import Head
 from nlpkit.objectives import classification, cpm_ant
 from nlpkit.objectives.examples.forward import forward
-from nlpkit.objectives.several.combined import combined
+from nlpkit.objectives.several.combined import combine
 from tests import _masked
 from tests._letters import Letters
 from tests._losses import all_states
@@ -66,7 +66,7 @@ def _case(name: str):
     family, settings, listed = CASES[name]
     model = _model(family, _masked.tokenizer().vocab_size, **settings)
     bound = [_masked.bound(each, model.config, **more) for each, more in listed.items()]
-    objective = combined(bound, [1.0] * len(bound))
+    objective = combine(bound, [1.0] * len(bound))
     torch.manual_seed(1)
     heads = objective.heads() if hasattr(objective, "heads") else {}
     model.objective_heads = torch.nn.ModuleDict(heads).double()
@@ -200,7 +200,7 @@ def test_all_states_are_computed_where_one_of_a_list_does_not_say_what_it_reads(
     model, objective, batch = _case("nsp and mlm")
     silent = _masked.bound("mlm", model.config)
     silent.tokens_read = lambda batch: None
-    both = combined([objective.first, silent], [1.0, 1.0])
+    both = combine([objective.first, silent], [1.0, 1.0])
     assert both.tokens_read(batch) is None
     torch.testing.assert_close(forward(both, model, batch), all_states(both, model, batch))
 

@@ -335,8 +335,8 @@ class Lost(Objective):
 class Loose(Objective):
     """Moves images by numbers that do not depend on the example."""
 
-    def augmented(self, item, rng):
-        return super().augmented(item, np.random.default_rng())
+    def augment(self, item, rng):
+        return super().augment(item, np.random.default_rng())
 
 
 def test_selftest_finds_planted_defects(run: Path) -> None:
@@ -353,7 +353,7 @@ def test_selftest_finds_planted_defects(run: Path) -> None:
         assert not passed
         assert "targets of classes are counted as" in figure
         subject.objective.__class__ = Loose
-        subject.examples.augment = subject.objective.augmented
+        subject.examples.augment = subject.objective.augment
         passed, figure = of_run.batches(bench)
         assert (passed, figure) == (False, "a stream resumed in the middle has other batches")
 

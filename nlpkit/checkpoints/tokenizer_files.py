@@ -153,7 +153,7 @@ def load(directory: str | Path) -> tuple[str, Tokenizer]:
         raise FileError(f"{path}: no tokenizer here, neither {' nor '.join(_list_files())}")
     if any((path / folder).is_dir() for folder in source_and_target.FOLDERS):
         sides = [load(path / folder)[1] for folder in source_and_target.FOLDERS]
-        return source_and_target.KIND, source_and_target.joined(*sides)
+        return source_and_target.KIND, source_and_target.join_sides(*sides)
     if (path / KIND).is_file():
         kind = _read_kind(path / KIND)
         return kind, registry.load("tokenizers", kind).Tokenizer.load(path)

@@ -139,7 +139,7 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
     """
     from nlpkit.checkpoints import tokenizer_files
     from nlpkit.tokenizers.library import source_and_target
-    from nlpkit.tokenizers.library.shown import shown
+    from nlpkit.tokenizers.library.shown import show_token
 
     home = Path(directory)
     if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
@@ -155,7 +155,7 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
         return
     ids = tokenizer.encode(text)
     tokens = [tokenizer.token(token_id) for token_id in ids]
-    lines = [f"{token_id}\t{shown(tokenizer, token_id)}" for token_id in ids]
+    lines = [f"{token_id}\t{show_token(tokenizer, token_id)}" for token_id in ids]
     if lines or common.json:
         common.print_result("\n".join(lines), text=text, ids=ids, tokens=tokens)
 
@@ -171,16 +171,16 @@ def _read_stdin() -> str:
 
 
 def _show_tokenizer(kind: str, tokenizer: Any, common: Common) -> None:
-    from nlpkit.tokenizers.library.shown import shown
+    from nlpkit.tokenizers.library.shown import show_token
 
     ids = {name: getattr(tokenizer, name) for name in _IDS}
     first = [tokenizer.token(token_id) for token_id in range(min(_FIRST, tokenizer.vocab_size))]
     special = [
-        f"{name}\t{'none' if token_id is None else f'{token_id} {shown(tokenizer, token_id)}'}"
+        f"{name}\t{'none' if token_id is None else f'{token_id} {show_token(tokenizer, token_id)}'}"
         for name, token_id in ids.items()
     ]
     lines = [f"kind\t{kind}", f"vocab_size\t{tokenizer.vocab_size}", *special]
-    lines += [f"{token_id}\t{shown(tokenizer, token_id)}" for token_id in range(len(first))]
+    lines += [f"{token_id}\t{show_token(tokenizer, token_id)}" for token_id in range(len(first))]
     common.print_result(
         "\n".join(lines), kind=kind, vocab_size=tokenizer.vocab_size, **ids, first_tokens=first
     )

@@ -87,8 +87,8 @@ PREPROCESSOR = "preprocessor_config.json"  # how transformers makes inputs, such
 class Objective(ABC):
     """An objective bound to its settings, a tokenizer and a model's settings.
 
-    In a list of objectives the first makes the examples; the others (`joins`) alter them or add a
-    term to the loss.
+    In a list of objectives the first makes the examples; the others (`composable`) change them or
+    add a term to the loss.
     """
 
     # On the class: all possible fields. On an object: the fields that this model needs.
@@ -101,14 +101,14 @@ class Objective(ABC):
     reads_text: bool = True  # False: the recipe has no tokenizer, the argument is None
     two_tokenizers: bool = False  # whether sources and targets may have a tokenizer each
     drop_unknown: bool = False  # whether unknown tokens are removed from the documents
-    joins: bool = False  # whether it may follow another objective in a list
+    composable: bool = False  # whether it may follow another objective in a list
     beside_others: str = ""  # in a mixture: what to do about inputs that others do not have
     # The number of additional pieces of an example, drawn from other documents.
     mates: int = 0
     # The marks that it needs (`MARK_NAMES` in `contracts/batch.py`); its ids are then `Marked`.
     marks: tuple[str, ...] = ()
     cut_mark: str = ""  # the mark at which pieces begin; see `spans_at`
-    slack: int = 0  # tokens that an example may have fewer than `length` says
+    max_shrink: int = 0  # tokens that an example may have fewer than `length` says
     unlearned_id: int | None = None  # a token of the documents that is never a target
     # What `transformers` is told of the special tokens around its texts; None: nothing. Of a text
     # that the model continues, it is what is given.
@@ -147,7 +147,7 @@ class Objective(ABC):
     # `marks`, ids are `Marked`. A task's is `(item, rng)`.
     example: ClassVar[Callable[..., dict[str, np.ndarray]]]
 
-    def alter(
+    def transform(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the first objective's example with changed or additional fields."""

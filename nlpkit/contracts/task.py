@@ -84,7 +84,7 @@ class Task(Objective):
     def item(self, row: Row, ids: list[list[int]]) -> Any:
         """Return the `Item` of a row, cut to fit; `ids` are those of its `texts`."""
 
-    def augmented(self, item: Any, rng: np.random.Generator) -> Any:
+    def augment(self, item: Any, rng: np.random.Generator) -> Any:
         """Return a training row's item, changed at random; held-out rows stay as they are."""
         return item
 

@@ -36,7 +36,7 @@ class Job(Protocol[PieceIn, ResultOut]):
     def run(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
 
 
-def in_order(
+def run_in_order(
     pieces: Iterator[Piece],
     job: Job[Piece, Result],
     processes: int,
@@ -52,14 +52,14 @@ def in_order(
             should_stop()
             yield piece, job.run(piece, should_stop)
         return
-    yield from by_workers(
+    yield from run_in_workers(
         *(pieces, job, processes, should_stop),
         setting="data.workers: 1",
         context=multiprocessing.get_context("spawn"),
     )
 
 
-def by_workers(
+def run_in_workers(
     pieces: Iterator[Piece],
     job: Job[Piece, Result],
     processes: int,
@@ -141,7 +141,7 @@ class _WorkerPool(Generic[Piece, Result]):
                 return
             if waiting[0][0] in ready:
                 index, piece = waiting.popleft()
-                yield piece, cast(Result, _unwrapped(ready.pop(index)))
+                yield piece, cast(Result, _unwrap(ready.pop(index)))
 
     def _send(self, pipe: Connection, piece: Piece) -> NlpkitError | None:
         try:
@@ -187,7 +187,7 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _unwrapped(answer: object) -> object:
+def _unwrap(answer: object) -> object:
     if isinstance(answer, NlpkitError):
         raise answer
     if isinstance(answer, _Bug):

@@ -57,7 +57,7 @@ def cache_directory(named: str | None, fallback: Path | None, note: Callable[[st
     The first of: `named`, `$NLPKIT_CACHE`, `$XDG_CACHE_HOME/nlpkit`, `~/.cache/nlpkit`. If that
     one cannot be written, it is `fallback`, with a note. Raise `FileError` if neither can.
     """
-    first = _chosen(named)
+    first = _choose_directory(named)
     problems = []
     for path in (first, fallback):
         if path is None:
@@ -74,7 +74,7 @@ def cache_directory(named: str | None, fallback: Path | None, note: Callable[[st
     raise FileError(f"no directory for tokenised data: {what}; set data.cache or $NLPKIT_CACHE")
 
 
-def _chosen(named: str | None) -> Path | None:
+def _choose_directory(named: str | None) -> Path | None:
     if named is not None:
         return Path(named).absolute()
     if own := os.environ.get("NLPKIT_CACHE"):
@@ -161,7 +161,7 @@ def scratch(parent: Path) -> Iterator[Path]:
             # Locked before it has its name: between the two, `_sweep` would take it for a dead one.
             named = path / f".{_LOCK}"
             lock = open(named, "wb")  # noqa: SIM115 - open until the directory is removed
-            _locked(lock.fileno())
+            _lock(lock.fileno())
             named.rename(path / _LOCK)
         yield path
     finally:
@@ -170,7 +170,7 @@ def scratch(parent: Path) -> Iterator[Path]:
             lock.close()
 
 
-def _locked(handle: int) -> bool:
+def _lock(handle: int) -> bool:
     """Return whether this process has the lock now (False on systems without locks)."""
     if fcntl is None:
         return False
@@ -186,7 +186,7 @@ def _sweep(parent: Path) -> None:
     for path in parent.glob(".building-*"):
         # A directory without a lock file may be new.
         with contextlib.suppress(OSError), open(path / _LOCK, "rb") as lock:
-            if _locked(lock.fileno()):
+            if _lock(lock.fileno()):
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -19,7 +19,7 @@ _ENDING = r"\.(parquet|arrow|jsonl|json|csv|tsv|txt)(\.gz)?"
 _KNOWN = ("train", "validation", "valid", "dev", "test")  # names of splits, for messages
 
 
-def all_of(pattern: str, base: Path | None, form: str) -> tuple[list[Named], str]:
+def find_all(pattern: str, base: Path | None, form: str) -> tuple[list[Named], str]:
     """Return the files below a directory that are read, and what is taken and what is not.
 
     With a `form` all files are; with auto, those whose ending tells a format of single files.
@@ -57,11 +57,11 @@ def _ending(name: str) -> str:
 
 def _is_readable(name: str) -> bool:
     """Return whether the ending of a file's name tells a format whose files stand alone."""
-    form = formats.by_ending(name)
+    form = formats.find_format(name)
     return bool(form) and len(formats.parts(form)) == 1 and not formats.inside(form)
 
 
-def of_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Named], str]:
+def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Named], str]:
     """Return the files of a split of a data set, and a line about them.
 
     The directory is one that `save_to_disk` wrote, or one with a parquet, jsonl, csv or text file,
@@ -80,9 +80,9 @@ def of_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Named
             raise FileError(_no_split(pattern, split, splits))
         folder, name = folder / split, f"{name}/{split}"
     is_saved = (folder / _STATE).is_file()
-    files = _saved(folder, pattern, split) if is_saved else _named(folder, split)
+    files = _find_saved(folder, pattern, split) if is_saved else _find_by_name(folder, split)
     if not files:
-        there = [each for each in _KNOWN if _named(folder, each)]
+        there = [each for each in _KNOWN if _find_by_name(folder, each)]
         inner = sorted({path.parent.name for path in folder.glob(f"*/{split}[-.]*")} - {"data"})
         hint = f"; name a directory in it: {shown(inner)}" if inner else ""
         raise FileError(_no_split(pattern, split, there) + hint + remark)
@@ -113,7 +113,7 @@ def _json(path: Path) -> dict[str, object]:
     return found
 
 
-def _saved(folder: Path, pattern: str, split: str) -> list[Path]:
+def _find_saved(folder: Path, pattern: str, split: str) -> list[Path]:
     """Return the files of a data set that `save_to_disk` wrote; raise `FileError`."""
     state = _json(folder / _STATE)
     if state.get("_indices_data_files"):
@@ -134,7 +134,7 @@ def _saved(folder: Path, pattern: str, split: str) -> list[Path]:
     return files
 
 
-def _named(folder: Path, split: str) -> list[Path]:
+def _find_by_name(folder: Path, split: str) -> list[Path]:
     """Return the files of a split by their names, which are those of the libraries.
 
     `train.csv` and the shards `train-00000-of-00002.parquet`, also in `data/`; all of `train/`.

@@ -45,10 +45,10 @@ def tsv_rows(file: TextFile, text_key: str, line_break: str | None) -> Rows:
 
 def text_of_row(line: str, rows: Rows) -> str:
     """Return the text in a line of jsonl or tsv; raise `RowError`."""
-    return _from_json(line, rows.key or "") if rows.format == "jsonl" else _from_columns(line, rows)
+    return _read_json(line, rows.key or "") if rows.format == "jsonl" else _read_columns(line, rows)
 
 
-def _from_json(line: str, key: str) -> str:
+def _read_json(line: str, key: str) -> str:
     twice = line.count(json.dumps(key)) > 1 or line.count(f'"{key}"') > 1
     # A template may name any key.
     row = json_object(line, key, strict=twice or template.is_template(key))
@@ -65,7 +65,7 @@ def _text_in(row: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def _from_columns(line: str, rows: Rows) -> str:
+def _read_columns(line: str, rows: Rows) -> str:
     cells = line.split("\t")
     if rows.columns is not None and len(cells) != rows.columns:
         raise RowError(f"{number_of(len(cells), 'columns')}; the header has {rows.columns}")

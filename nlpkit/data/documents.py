@@ -161,7 +161,7 @@ def rows_in(file: TextFile, config: Config) -> Rows:
     return rows_of(file, file.text_key or config.text_key, config.line_break)
 
 
-def held_out(encoded: bytes, fraction: float) -> bool:
+def is_held_out(encoded: bytes, fraction: float) -> bool:
     """Return whether a text (as UTF-8) is in the held-out share; it depends only on the text."""
     number = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "big")
     return number < fraction * 2**64
@@ -227,7 +227,7 @@ def document_of(
         counts.empty += 1
         return None
     whole = b"\n".join(each for _, each in texts)
-    if part != "all" and held_out(whole, config.valid_fraction) != (part == "valid"):
+    if part != "all" and is_held_out(whole, config.valid_fraction) != (part == "valid"):
         counts.held_out += 1
         return None
     size = sum(len(each) for _, each in texts)

@@ -65,7 +65,7 @@ def find_inputs(
                         files.append(text_file(path, name, form))
             if source.text_key is not None:
                 files = [dataclasses.replace(file, text_key=source.text_key) for file in files]
-            inputs.append(Input(tuple(joined(files)), source.weight, tuple(notes)))
+            inputs.append(Input(tuple(join_pairs(files)), source.weight, tuple(notes)))
         found.append(inputs)
     used = {file.format for inputs in found for part in inputs for file in part.files}
     if config.line_break is not None and not used & {"text", "tsv", "parallel"}:
@@ -80,7 +80,7 @@ def find_files(
     if source.hf is not None:
         from nlpkit.data import directories
 
-        files, note = directories.of_data_set(source.hf, source.split or "train", base)
+        files, note = directories.find_data_set(source.hf, source.split or "train", base)
         yield source.hf, files, note
     for pattern in source.files:
         if pattern == "-":
@@ -88,7 +88,7 @@ def find_files(
         elif pattern.endswith("/") and not formats.inside(form):
             from nlpkit.data import directories
 
-            files, note = directories.all_of(pattern, base, form)
+            files, note = directories.find_all(pattern, base, form)
             yield pattern, files, note
         else:
             yield pattern, find(pattern, base, formats.inside(form)), ""
@@ -109,7 +109,7 @@ def regular_files(config: Config, base: Path | None) -> Iterator[list[TextFile]]
             for path, name in found
             if not is_stream(path, name)
         ]
-        yield joined(files) if files and len(files) == len(found) else files
+        yield join_pairs(files) if files and len(files) == len(found) else files
 
 
 def _once(path: str, pattern: str, seen: dict[str, str]) -> None:
@@ -190,17 +190,18 @@ def text_file(path: Path, name: str, form: str) -> TextFile:
     """Return the file with its format; `auto` goes by the ending, before `.gz`."""
     zipped = path.suffix.lower() == ".gz"
     if form == "auto":
-        form = formats.by_ending(path.name)
+        form = formats.find_format(path.name)
         if not form:
             suffix = Path(path.name.lower().removesuffix(".gz")).suffix
             raise UsageError(
                 f"{name}: the ending {suffix!r} tells no format; set data.format to "
-                f"{', '.join(formats.known()[1:])} (known endings: {', '.join(formats.endings())})"
+                f"{', '.join(formats.all_names()[1:])} "
+                f"(known endings: {', '.join(formats.endings())})"
             )
     return TextFile(str(path), name, form, zipped)
 
 
-def joined(files: list[TextFile]) -> list[TextFile]:
+def join_pairs(files: list[TextFile]) -> list[TextFile]:
     """Return the files of a source, two that belong together as one; raise `UsageError`."""
     wanted = max((formats.parts(file.format) for file in files), key=len)
     if len(wanted) == 1:

@@ -16,7 +16,7 @@ def readers() -> list[str]:
     return registry.names(_READERS)
 
 
-def known() -> list[str]:
+def all_names() -> list[str]:
     """Return all known names of `data.format`."""
     return ["auto", *TEXT_FORMATS, *readers()]
 
@@ -47,7 +47,7 @@ def endings() -> dict[str, str]:
     return found
 
 
-def by_ending(name: str) -> str:
+def find_format(name: str) -> str:
     """Return the format that the ending of a file's name tells, before `.gz`; else nothing.
 
     The longest ending counts: `.squad.json` is not `.json`.

@@ -18,7 +18,7 @@ def patches(image: np.ndarray, height: int, width: int) -> np.ndarray:
     return cut.transpose(0, 2, 4, 1, 3).reshape(-1, channels * height * width)
 
 
-def shifted(image: np.ndarray, down: int, right: int) -> np.ndarray:
+def shift(image: np.ndarray, down: int, right: int) -> np.ndarray:
     """Return the image moved by so many pixels; the pixels at its border fill the gap."""
     height, width, _ = image.shape
     rows = np.clip(np.arange(height) - down, 0, height - 1)
@@ -26,7 +26,7 @@ def shifted(image: np.ndarray, down: int, right: int) -> np.ndarray:
     return image[rows[:, None], columns]
 
 
-def resized(image: np.ndarray, height: int, width: int, resample: str = "bilinear") -> np.ndarray:
+def resize(image: np.ndarray, height: int, width: int, resample: str = "bilinear") -> np.ndarray:
     """Return a uint8 image in another size, as by transformers' image processors.
 
     `resample` is one of pillow's filters, in small letters.

@@ -19,7 +19,7 @@ from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
 from nlpkit.data.cache import Callbacks, content_hash
-from nlpkit.data.documents import held_out
+from nlpkit.data.documents import is_held_out
 from nlpkit.data.files import Input
 from nlpkit.data.lines import kind_of, shown, wrong_character
 from nlpkit.data.settings import Config, Part
@@ -151,7 +151,7 @@ def _file_rows(
         )
     callbacks.should_stop()
     read = formats.reader(file.format).rows(file, columns, counts)
-    for line, what in nested.expanded(read, config.rows, config.history):
+    for line, what in nested.expand_rows(read, config.rows, config.history):
         if line % 256 == 0:
             callbacks.should_stop()
         if isinstance(what, RowError):
@@ -162,7 +162,7 @@ def _file_rows(
         found += 1
         text = json.dumps(what, sort_keys=True, ensure_ascii=False, default=_plain)
         key = text.encode("utf-8", "replace")
-        if part != "all" and held_out(key, config.valid_fraction) != (part == "valid"):
+        if part != "all" and is_held_out(key, config.valid_fraction) != (part == "valid"):
             counts.held_out += 1
             continue
         yield Row(what, file.name, line)

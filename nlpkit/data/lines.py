@@ -74,7 +74,7 @@ def lines(file: TextFile, start: int = 0, stop: int | None = None) -> Iterator[b
                     )
                 left -= len(raw)
                 if count == 0 and start == 0:
-                    raw = _without_mark(raw, file.name)
+                    raw = _strip_mark(raw, file.name)
                 count += 1
                 if raw.endswith(b"\n"):
                     raw = raw[: -2 if raw.endswith(b"\r\n") else -1]
@@ -89,7 +89,7 @@ def lines(file: TextFile, start: int = 0, stop: int | None = None) -> Iterator[b
             raise DataError(message) from error
 
 
-def _without_mark(raw: bytes, name: str) -> bytes:
+def _strip_mark(raw: bytes, name: str) -> bytes:
     if raw.startswith(_UTF16_MARKS):
         raise DataError(
             f"{name}:1: UTF-16 or UTF-32 text (it begins with a byte order mark); "
@@ -173,7 +173,7 @@ def json_object(line: str, example: str, strict: bool = True) -> dict[str, Any]:
         RowError: broken JSON, or no object; `example` is a key that it should have.
     """
     try:
-        row = json.loads(line, object_pairs_hook=_without_twins if strict else None)
+        row = json.loads(line, object_pairs_hook=_refuse_twins if strict else None)
     except json.JSONDecodeError as error:
         hint = ""
         if line.strip() in ("{", "[", "[{"):
@@ -190,7 +190,7 @@ def json_object(line: str, example: str, strict: bool = True) -> dict[str, Any]:
     return row
 
 
-def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     row = dict(pairs)
     if len(row) < len(pairs):
         keys = [key for key, _ in pairs]

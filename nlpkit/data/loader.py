@@ -95,7 +95,7 @@ class Examples:
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
         is_training_task = split == TRAIN and isinstance(objective, Task)
-        self.augment = cast(Task, objective).augmented if is_training_task else None
+        self.augment = cast(Task, objective).augment if is_training_task else None
         self.mates: Mates | None = None
         if objective.mates and len(self.spans):
             what = "the held-out data" if split == HELD_OUT else "the training data"
@@ -119,7 +119,7 @@ class Examples:
         first = np.repeat(np.cumsum(times) - times, times)
         return rng.permutation((np.arange(len(piece)) - first) * len(self) + piece)
 
-    def postponed(self, items: np.ndarray) -> np.ndarray:
+    def carry_over(self, items: np.ndarray) -> np.ndarray:
         """Return what items of an epoch are called in the plan of the next one."""
         return items + self.occurrences * len(self)
 
@@ -209,7 +209,7 @@ class Stream:
         examples = self.examples
         items = examples.epoch(epoch)
         if epoch % self.round:
-            items = np.concatenate([examples.postponed(self._plans[epoch - 1].leftover), items])
+            items = np.concatenate([examples.carry_over(self._plans[epoch - 1].leftover), items])
         bins = plan_bins(
             items,
             examples.sizes[items % len(examples)],
@@ -271,11 +271,11 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     if workers == 0:
         yield from map(stream.__getitem__, range(count))
         return
-    from nlpkit.data._worker_pool import by_workers
+    from nlpkit.data._worker_pool import run_in_workers
 
     # The workers inherit the plan, and an error in it is raised here.
     stream.plan(stream.start.epoch)
-    prepared = by_workers(
+    prepared = run_in_workers(
         *(iter(range(count)), _Preparation(stream), workers, lambda: None),
         setting="train.workers: 0",
         context=multiprocessing.get_context("fork"),  # a worker has the stream without a copy

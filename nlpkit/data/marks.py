@@ -15,7 +15,7 @@ from nlpkit.data.sentences import sentence_starts
 from nlpkit.data.words import word_starts
 
 
-def of_text(
+def mark_tokens(
     text: str,
     offsets: list[tuple[int, int]],
     names: Iterable[str],

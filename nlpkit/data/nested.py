@@ -23,7 +23,7 @@ class Located(dict[str, Any]):
     line = 0
 
 
-def expanded(
+def expand_rows(
     read: Iterable[tuple[int, Values | RowError]], path: str | None, history: int | None
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the line and the values of the rows at `path`; without a path, those that are read.
@@ -51,7 +51,7 @@ def _rows(
 ) -> Iterator[Located]:
     """Yield the rows below a value; `around` are the values of the objects around it."""
     step, *later = steps
-    named = _named(value)
+    named = _name_values(value)
     line = getattr(value, "line", 0)
     names = step.split("+") if not later else [step]
     for name in names:
@@ -76,13 +76,13 @@ def _rows(
 
 
 def _row(entry: Any, step: str, around: Mapping[str, Any], line: int) -> Located:
-    own = _named(entry) if isinstance(entry, (dict, list)) else {step: entry}
+    own = _name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
     row = Located({**around, **own})
     row.line = getattr(entry, "line", line)
     return row
 
 
-def _named(value: Any) -> Mapping[str, Any]:
+def _name_values(value: Any) -> Mapping[str, Any]:
     """Return the values of an object, or of an array by their numbers."""
     if isinstance(value, list):
         return {str(number): entry for number, entry in enumerate(value)}

@@ -12,7 +12,7 @@ Part = Literal["all", "train", "valid"]
 
 
 def _check(name: str) -> str:
-    names = formats.known()
+    names = formats.all_names()
     if name not in names and not ("." in name and formats.reader(name)):
         raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
     return name
@@ -20,7 +20,7 @@ def _check(name: str) -> str:
 
 def _list_names(schema: dict[str, Any]) -> None:
     """Add the names to the schema for editors; a dotted name is a module of the user's."""
-    schema["anyOf"] = [{"enum": formats.known()}, {"type": "string", "pattern": r"\w\.\w"}]
+    schema["anyOf"] = [{"enum": formats.all_names()}, {"type": "string", "pattern": r"\w\.\w"}]
 
 
 Format = Annotated[str, AfterValidator(_check), Field(json_schema_extra=_list_names)]

@@ -33,11 +33,11 @@ def spool(
     path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
 ) -> TextFile:
     """Return a copy of a pipe such as `/dev/fd/63` that can be read twice; `auto` is text."""
-    with file_errors(name), _opened(path, name, should_stop) as stream:
+    with file_errors(name), _open_pipe(path, name, should_stop) as stream:
         return _spool(stream, name, folder, form, should_stop)
 
 
-def _opened(path: Path, name: str, should_stop: Callable[[], None]) -> BinaryIO:
+def _open_pipe(path: Path, name: str, should_stop: Callable[[], None]) -> BinaryIO:
     """Open a pipe, which waits for a program that writes into it; raise `FileError` if none comes.
 
     A thread waits, so that this one can be stopped.

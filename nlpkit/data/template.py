@@ -48,22 +48,22 @@ def check_option(option: str, text: str | None) -> None:
         raise UsageError(f"{option}: {what}")
 
 
-def _checked(text: str) -> str:
+def _check_template(text: str) -> str:
     if what := problem(text):
         raise ValueError(what)
     return text
 
 
 # A setting that is the name of a column, a path or a template.
-TextOf = Annotated[str, AfterValidator(_checked), Field(min_length=1)]
+TextOf = Annotated[str, AfterValidator(_check_template), Field(min_length=1)]
 
 
 DELIMITER = "[SEP]"  # in a template of a task that reads several texts, the family's delimiter
 
 
-def _checked_texts(value: object) -> str | list[str]:
+def _check_texts(value: object) -> str | list[str]:
     given = value if isinstance(value, list) else [value]
-    texts = [_checked(text) for text in given if isinstance(text, str) and text]
+    texts = [_check_template(text) for text in given if isinstance(text, str) and text]
     if not texts or len(texts) < len(given):
         raise ValueError("needs a column, a template or a list of them")
     return texts if isinstance(value, list) else texts[0]
@@ -71,7 +71,7 @@ def _checked_texts(value: object) -> str | list[str]:
 
 # The same, or a list of them; texts that stand apart, as those of a template with [SEP] do.
 TextsOf = Annotated[
-    str | list[str], PlainValidator(_checked_texts, json_schema_input_type=str | list[str])
+    str | list[str], PlainValidator(_check_texts, json_schema_input_type=str | list[str])
 ]
 
 
@@ -137,7 +137,7 @@ def _step(value: Any, step: str, done: str) -> Any:
     raise RowError(f'{where}{kind_of(value)}, which has no "{step}"')
 
 
-def written(value: object, name: str) -> str:
+def write_value(value: object, name: str) -> str:
     """Return a text or a number as text; raise `RowError` if it is neither.
 
     A whole number has no decimal point: 2.0 is `2`.
@@ -149,7 +149,7 @@ def written(value: object, name: str) -> str:
 
 
 def fill(
-    template: str, values: Mapping[str, Any], write: Callable[[object, str], str] = written
+    template: str, values: Mapping[str, Any], write: Callable[[object, str], str] = write_value
 ) -> str:
     """Return the template with the values of a row; raise `RowError`.
 

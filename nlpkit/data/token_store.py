@@ -109,28 +109,28 @@ class TokenStore:
     @property
     def lengths(self) -> np.ndarray:
         """The tokens of each document, (D,) int64; computed at each call."""
-        return np.diff(np.asarray(self._opened(self._offsets)))
+        return np.diff(np.asarray(self._check_open(self._offsets)))
 
     def document(self, index: int) -> np.ndarray:
         """Return the ids of a document, (T,), a read-only view of the file."""
-        return self._of_document(self._ids, index)
+        return self._slice_document(self._ids, index)
 
     def document_marks(self, index: int) -> np.ndarray:
         """Return the marks of a document's tokens, (T,) uint8, of a store that has marks."""
-        return self._of_document(self._marks, index)
+        return self._slice_document(self._marks, index)
 
     def places(self, name: str) -> np.ndarray:
         """Return the numbers of the tokens that have the mark `name`; reads all marks."""
         if not self.tokens:
             return np.zeros(0, np.int64)
-        return np.flatnonzero(np.asarray(self._opened(self._marks)) & bit(name))
+        return np.flatnonzero(np.asarray(self._check_open(self._marks)) & bit(name))
 
-    def _of_document(self, array: np.ndarray | None, index: int) -> np.ndarray:
+    def _slice_document(self, array: np.ndarray | None, index: int) -> np.ndarray:
         index = operator.index(index)
         if not 0 <= index < self._documents:
             raise IndexError(f"document {index} of {self._documents}")
-        offsets = self._opened(self._offsets)
-        return np.asarray(self._opened(array))[offsets[index] : offsets[index + 1]]
+        offsets = self._check_open(self._offsets)
+        return np.asarray(self._check_open(array))[offsets[index] : offsets[index + 1]]
 
     def unigram_entropy(self) -> float:
         """Return the entropy of the token frequencies, nats per token."""
@@ -138,7 +138,7 @@ class TokenStore:
 
     def histogram(self) -> np.ndarray:
         """Return how often each id occurs, (largest id + 1,) int64; reads every token."""
-        return np.bincount(np.asarray(self._opened(self._ids)))
+        return np.bincount(np.asarray(self._check_open(self._ids)))
 
     def verify(self, should_stop: Callable[[], None] = lambda: None) -> None:
         """Compare the hashes of all bytes with those of the build; raise `FileError`.
@@ -170,7 +170,7 @@ class TokenStore:
     ) -> None:
         self.close()
 
-    def _opened(self, array: np.ndarray | None) -> np.ndarray:
+    def _check_open(self, array: np.ndarray | None) -> np.ndarray:
         if array is None:
             raise ValueError(f"{self.path}: the token store is closed")
         return array

@@ -121,7 +121,7 @@ def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) ->
     Raise `DataError` at the first malformed row (or a file without documents), `FileError` when
     the disk is full.
     """
-    from nlpkit.data._worker_pool import in_order
+    from nlpkit.data._worker_pool import run_in_order
 
     total = sum(os.path.getsize(file.path) for file in spec.files)
     pieces = _pieces(spec.files, workdir)
@@ -134,7 +134,9 @@ def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) ->
         open(folder / "tokens.bin", "wb") as tokens,
         open(workdir / "lengths", "wb") as lengths,
         open((folder if spec.encoding.marks else workdir) / "marks.bin", "wb") as marks,
-        closing(in_order(pieces, spec, _processes(spec, total), callbacks.should_stop)) as results,
+        closing(
+            run_in_order(pieces, spec, _processes(spec, total), callbacks.should_stop)
+        ) as results,
     ):
         for piece, result in results:
             while at < piece.file:
@@ -251,7 +253,7 @@ def encode(
     texts = [text for document in documents for text in document.texts]
     owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
     if marks:
-        encoded, marked = _with_marks(texts, owner, tokenizer, marks, by_line)
+        encoded, marked = _encode_with_marks(texts, owner, tokenizer, marks, by_line)
     else:
         encoded, marked = tokenizer.encode_batch(texts), np.empty(0, np.uint8)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -277,7 +279,7 @@ def encode(
     return Encoded(ids, marked, sizes[sizes > 0].astype(np.int64))
 
 
-def _with_marks(
+def _encode_with_marks(
     texts: list[str],
     owner: np.ndarray,
     tokenizer: Tokenizer,
@@ -285,13 +287,13 @@ def _with_marks(
     by_line: bool,
 ) -> tuple[list[list[int]], np.ndarray]:
     """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
-    from nlpkit.data.marks import of_text
+    from nlpkit.data.marks import mark_tokens
 
     assert isinstance(tokenizer, Aligned)  # `store.build` has checked it
     found = tokenizer.encode_with_offsets(texts)
     is_second = np.diff(owner, prepend=-1) == 0
     marks = [
-        of_text(text, offsets, names, bool(second), by_line)
+        mark_tokens(text, offsets, names, bool(second), by_line)
         for text, (_, offsets), second in zip(texts, found, is_second, strict=True)
     ]
     return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *marks])

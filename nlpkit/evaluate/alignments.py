@@ -22,7 +22,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
-from nlpkit.tokenizers.library.shown import shown
+from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 
 PANELS = 4  # rows that are drawn
@@ -92,5 +92,5 @@ def _show(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     for token in ids:
         text = tokenizer.decode([token]).strip()
         readable = text.isprintable() and text and "\ufffd" not in text
-        found.append(text if readable else shown(tokenizer, token))
+        found.append(text if readable else show_token(tokenizer, token))
     return found

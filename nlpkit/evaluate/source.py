@@ -125,7 +125,7 @@ def _make_sources(files: Sequence[str], form: str) -> list[Any]:
     """
     remaining, sources = list(files), list[Any]()
     while remaining:
-        known = formats.by_ending(remaining[0]) if form == "auto" else form
+        known = formats.find_format(remaining[0]) if form == "auto" else form
         count = len(formats.parts(known)) if known else 1
         sources.append({"files": remaining[:count]} if count > 1 else remaining[0])
         del remaining[:count]

@@ -160,7 +160,9 @@ class Objective(LabelTargets, TextObjective):
 
         A text that is too long loses its start.
         """
-        return soft_prompt.continued(self.soft[1], self.bos_id, ids, new_tokens, self.max_length)
+        return soft_prompt.continue_text(
+            self.soft[1], self.bos_id, ids, new_tokens, self.max_length
+        )
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
         """Return soft prompt, `<s>`, text and `</s>` as context, and one slot per blank token.
@@ -171,7 +173,7 @@ class Objective(LabelTargets, TextObjective):
             ValueError: the text from the first blank to the last is too long.
         """
         frame = (self.bos_id, self.eos_id)
-        return soft_prompt.filled(self.soft[0], frame, parts, blanks, self.max_piece)
+        return soft_prompt.fill_blanks(self.soft[0], frame, parts, blanks, self.max_piece)
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str
@@ -190,7 +192,7 @@ class Objective(LabelTargets, TextObjective):
         elif method == "generation":
             task, frame, groups = 1, (self.bos_id,), [list(range(given, len(ids)))]
         return [
-            soft_prompt.hidden(self.soft[task], frame, ids, group, task)
+            soft_prompt.hide_tokens(self.soft[task], frame, ids, group, task)
             for group in groups
             if group
         ]

@@ -24,7 +24,7 @@ from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.examples.text import LabelTargets
 from nlpkit.objectives.tasks.choices import Choices, target_of
-from nlpkit.objectives.tasks.rows import counted, shorten
+from nlpkit.objectives.tasks.rows import count_cut, shorten
 
 if TYPE_CHECKING:
     import torch
@@ -121,7 +121,7 @@ class Objective(LabelTargets, Task):
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return soft prompt, `<s>` and the end of the input, followed by slots for the target."""
-        return soft_prompt.continued(self.prompt, self.bos_id, ids, new_tokens, self.max_length)
+        return soft_prompt.continue_text(self.prompt, self.bos_id, ids, new_tokens, self.max_length)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""
@@ -133,7 +133,7 @@ class Objective(LabelTargets, Task):
         source, target = ids
         source_ids, source_cut = shorten(source, self.max_text - len(target), "end")
         target_ids, target_cut = shorten(target, self.max_text, "start")
-        cut = counted(source_cut, "input") | counted(target_cut, "target")
+        cut = count_cut(source_cut, "input") | count_cut(target_cut, "target")
         size = len(self.prompt) + len(source_ids) + len(target_ids) + 2
         text, label = self.texts(row)
         return Item((source_ids, target_ids), label, size, cut, text)

@@ -32,12 +32,12 @@ from nlpkit.objectives.tasks.choices import (
     Choices,
     OptionAs,
     choice_names,
-    chosen,
     hint,
     named_option,
+    read_choice,
 )
 from nlpkit.objectives.tasks.rows import (
-    counted,
+    count_cut,
     group_softmax_loss,
     last_tokens,
     numbers,
@@ -116,7 +116,7 @@ class Objective(Task):
     @classmethod
     def question(cls, config: Config, row: Row) -> Question:
         """Return the options with their numbers; raise `RowError`."""
-        options, right = _checked(config, row)
+        options, right = _check_options(config, row)
         return Question(tuple(options), numbers(options), options[right], str(right))
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
@@ -156,7 +156,7 @@ class Objective(Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the input and the options; raise `RowError`."""
-        options, _ = _checked(self.config, row)
+        options, _ = _check_options(self.config, row)
         return row.text(self.config.input), *options
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
@@ -166,7 +166,7 @@ class Objective(Task):
         for option in options:
             source_ids, source_cut = shorten(source, self.max_text - len(option), "end")
             option_ids, option_cut = shorten(option, self.max_text, "start")
-            cut.update(counted(source_cut, "input") | counted(option_cut, "option"))
+            cut.update(count_cut(source_cut, "input") | count_cut(option_cut, "option"))
             parts.append(np.concatenate([source_ids, option_ids]))
         extra = len(self.prompt) + 1 + len(self.cue)
         size = sum(len(part) + extra for part in parts)
@@ -230,7 +230,7 @@ def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
     return Loss({"nlu": Term(row_losses.sum(), len(right), parts=parts)})
 
 
-def _checked(config: Config, row: Row) -> tuple[list[str], int]:
+def _check_options(config: Config, row: Row) -> tuple[list[str], int]:
     """Return the options and the index of the right one; raise `RowError`."""
     options = choice_names(config.choices) if config.choices else _own_options(config, row)
     right = _right(config, row)
@@ -265,7 +265,7 @@ def _right(config: Config, row: Row) -> int:
     if isinstance(choices, list) and isinstance(right, str) and _NUMBER.fullmatch(right):
         return int(right)
     if isinstance(choices, dict) or (choices and isinstance(right, str)):
-        return choice_names(choices).index(chosen(row, config.target, choices))
+        return choice_names(choices).index(read_choice(row, config.target, choices))
     if config.target_as != "number":
         named = named_option(row, config.target, config.target_as, _own_options(config, row))
         assert named is not None

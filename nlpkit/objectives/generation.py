@@ -27,7 +27,7 @@ from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
 from nlpkit.objectives.examples.text import LabelTargets, check_length
 from nlpkit.objectives.tasks.choices import Choices, target_of
-from nlpkit.objectives.tasks.rows import counted, shorten
+from nlpkit.objectives.tasks.rows import count_cut, shorten
 
 if TYPE_CHECKING:
     from nlpkit.contracts.reader import Row
@@ -144,7 +144,7 @@ class Objective(LabelTargets, Task):
         room = self.max_length - 2
         source, source_cut = shorten(ids[0], max(room - len(ids[1]), 1), "end")
         target, target_cut = shorten(ids[1], room - len(source), "start")
-        cut = counted(source_cut, "source") | counted(target_cut, "target")
+        cut = count_cut(source_cut, "source") | count_cut(target_cut, "target")
         text, label = self.texts(row)
         return Item((source, target), label, len(source) + len(target) + 2, cut, text)
 

@@ -182,13 +182,13 @@ class Objective(Task):
         label = self.config.labels.index(known_class(row, self.config))
         return Item((self._image(row),), label, self.size)
 
-    def augmented(self, item: Item, rng: np.random.Generator) -> Item:
+    def augment(self, item: Item, rng: np.random.Generator) -> Item:
         """Return the item with its image moved by random pixels; for training only."""
         limit = self.config.shift
         if not limit:
             return item
         down, right = rng.integers(-limit, limit + 1, 2).tolist()
-        return replace(item, parts=(images.shifted(item.parts[0], down, right),))
+        return replace(item, parts=(images.shift(item.parts[0], down, right),))
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the patches (1 + P, …), the class token's place before them, and the class."""
@@ -255,7 +255,7 @@ class Objective(Task):
                     f"an image of {image.shape[0]} x {image.shape[1]}, and the model reads "
                     f"{height} x {width}; set objective.resize: true"
                 )
-            image = images.resized(images.as_bytes(image), height, width, self.config.resample)
+            image = images.resize(images.as_bytes(image), height, width, self.config.resample)
         return image
 
 

@@ -150,7 +150,7 @@ class Objective(TextObjective):
         first, *others = (member.spans(lengths) for member in self.members)
         for number, other in enumerate(others, 1):
             members.check_spans(self.labels, (0, first), (number, other))
-        self._set_slack(first)
+        self._set_max_shrink(first)
         return first
 
     def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
@@ -176,14 +176,14 @@ class Objective(TextObjective):
                     f"objective.of: {label} takes the pieces of {self.labels[cutter]}, which make "
                     f"examples of up to {longest} tokens, and has max_length {limit}; raise it"
                 )
-        self._set_slack(first)
+        self._set_max_shrink(first)
         return first
 
-    def _set_slack(self, spans: Spans) -> None:
+    def _set_max_shrink(self, spans: Spans) -> None:
         """Set how much shorter than planned the examples of these spans may be."""
         lengths = [member.length(spans.stop - spans.start) for member in self.members]
         shorter = (np.max(lengths, axis=0) - np.min(lengths, axis=0)).max(initial=0)
-        self.slack = int(shorter) + max(member.slack for member in self.members)
+        self.max_shrink = int(shorter) + max(member.max_shrink for member in self.members)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the tokens that examples made from pieces of these lengths (I,) have at most.
@@ -245,7 +245,7 @@ class Objective(TextObjective):
             loss = self._loss_of(number, made_by == number, model, hidden, batch)
             text += [] if loss.text_targets is None else [loss.text_targets]
             for name, term in loss.terms.items():
-                terms[name] = members.summed(name, terms[name], term) if name in terms else term
+                terms[name] = members.sum_terms(name, terms[name], term) if name in terms else term
                 shares[name] = shares.get(name, 0.0) + share
         terms = {n: replace(t, weight=t.weight * shares[n]) for n, t in terms.items()}
         return Loss(terms, torch.cat(text))
@@ -274,12 +274,12 @@ class Objective(TextObjective):
         )
         rows = np.repeat(chosen, sizes)
         loss = member.loss(model, members.rows_of(hidden, rows), own)
-        terms = {n: self._named(number, n, term, present) for n, term in loss.terms.items()}
+        terms = {n: self._rename_parts(number, n, term, present) for n, term in loss.terms.items()}
         if not present or not member.predicts_text:
             return Loss(terms)
         return Loss(terms, loss.targets_of_text(own.fields["labels"]))
 
-    def _named(self, number: int, name: str, term: Term, present: bool) -> Term:
+    def _rename_parts(self, number: int, name: str, term: Term, present: bool) -> Term:
         """Return a term with parts named after the member; multiplied by 0 unless `present`."""
         parts = term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
         return replace(

@@ -25,9 +25,9 @@ from nlpkit.contracts.task import Answer, Item
 from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.tasks.answers import Answer as AnswerSpan
-from nlpkit.objectives.tasks.answers import Found, answers_of, best_span, tokens_of, trimmed
+from nlpkit.objectives.tasks.answers import Found, answers_of, best_span, tokens_of, trim_spans
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
-from nlpkit.objectives.tasks.rows import counted, group_softmax_loss, last_tokens, shorten
+from nlpkit.objectives.tasks.rows import count_cut, group_softmax_loss, last_tokens, shorten
 from nlpkit.objectives.tasks.windows import Located, token_windows
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Objective(FramedTask):
         # A context has several questions.
         different = list(dict.fromkeys(texts))
         found = {
-            text: Located(ids, trimmed(text, spans))
+            text: Located(ids, trim_spans(text, spans))
             for text, (ids, spans) in zip(
                 different, self.aligned.encode_with_offsets(different), strict=True
             )
@@ -180,7 +180,7 @@ class Objective(FramedTask):
         answers = self._answers(row, text)
         spans = np.array(context.spans, np.int32).reshape(-1, 2)
         inside = tokens_of(spans, answers[0]) if answers else None
-        cut = counted(lost, "question")
+        cut = count_cut(lost, "question")
         if answers and inside is None:
             cut["answers without a token"] = 1
         frame = self.frame
@@ -234,13 +234,13 @@ class Objective(FramedTask):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return the mean of the losses of first and last token, a mean over windows."""
-        return self._computed(model, hidden, batch)[0]
+        return self._compute(model, hidden, batch)[0]
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[Any]]:
         """Return the loss, and the best span of each row."""
-        loss, outputs = self._computed(model, hidden, batch)
+        loss, outputs = self._compute(model, hidden, batch)
         scores = outputs.cpu().numpy()
         places, order = batch.fields["place"].tolist(), batch.fields["order"].tolist()
         rows: list[list[tuple[float, int, int]]] = []
@@ -281,7 +281,7 @@ class Objective(FramedTask):
     def _is_null(self, found: Found) -> bool:
         return bool(self.config.no_answer) and found.margin <= self.config.null_threshold
 
-    def _computed(
+    def _compute(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor]:
         """Return the loss, and the scores (N, 2) of each token as first and as last."""

@@ -19,11 +19,11 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.task import Item, Task
-from nlpkit.data.template import TextOf, columns, is_template, problem, written
+from nlpkit.data.template import TextOf, columns, is_template, problem, write_value
 from nlpkit.objectives.examples.source_target import SourceTarget
 from nlpkit.objectives.examples.text import check_length
-from nlpkit.objectives.tasks.choices import Choices, chosen
-from nlpkit.objectives.tasks.rows import counted, shorten
+from nlpkit.objectives.tasks.choices import Choices, read_choice
+from nlpkit.objectives.tasks.rows import count_cut, shorten
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Objective(SourceTarget, Task):
         """Return the item of a row; a source or target that is too long loses its end."""
         source, source_cut = shorten(ids[0], self.max_length - 1, "start")
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
-        cut = counted(source_cut, "source") | counted(target_cut, "target")
+        cut = count_cut(source_cut, "source") | count_cut(target_cut, "target")
         size = len(source) + len(target) + 2
         label, text = target_of(self.config, row), source_of(self.config, row)
         return Item((source, target), label, size, cut, text)
@@ -174,7 +174,7 @@ def source_of(config: Config, row: Row) -> str:
 def target_of(config: Config, row: Row) -> str:
     """Return the target of a row, also a number; raise `RowError`, `LeftOut`."""
     if config.choices is not None:
-        return chosen(row, config.target, config.choices)
+        return read_choice(row, config.target, config.choices)
     if is_template(config.target):
         return row.text(config.target)
-    return written(row.value(config.target), config.target)
+    return write_value(row.value(config.target), config.target)

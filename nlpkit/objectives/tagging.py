@@ -22,7 +22,7 @@ from nlpkit.contracts.task import Answer, Item
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
-from nlpkit.objectives.tasks.windows import BETWEEN, Located, spaced, word_windows, words_in
+from nlpkit.objectives.tasks.windows import BETWEEN, Located, space_words, word_windows, words_in
 from nlpkit.plural import number_of
 from nlpkit.score.counts.tags import WrongTag, is_allowed, parse
 
@@ -144,7 +144,7 @@ class Objective(FramedTask):
                     f"word {number}, {word!r}, has the tag {tag!r}, none of the tags {known}; "
                     "objective.labels may list more"
                 )
-        return (BETWEEN.join(spaced(words)),)
+        return (BETWEEN.join(space_words(words)),)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, with the tokens of each word; no word is without a token."""
@@ -204,13 +204,13 @@ class Objective(FramedTask):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy of the tags, a mean over words."""
-        return self._computed(model, hidden, batch)[0]
+        return self._compute(model, hidden, batch)[0]
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[Any]]:
         """Return the loss, and the numbers of the predicted tags of each row."""
-        loss, outputs, index = self._computed(model, hidden, batch)
+        loss, outputs, index = self._compute(model, hidden, batch)
         order = batch.fields["order"]
         lengths = order.new_tensor(batch.lengths)
         row = ((order == 0).cumsum(0) - 1).repeat_interleave(lengths)[index].tolist()
@@ -227,7 +227,7 @@ class Objective(FramedTask):
             for tags, item in zip(predictions, items, strict=True)
         ]
 
-    def _computed(
+    def _compute(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
         """Return the loss, the outputs (M, O) of words, and the indices (M,) of their tokens."""
@@ -241,7 +241,7 @@ class Objective(FramedTask):
         return Loss(terms | self.auxiliary_term(model, hidden, batch)), outputs, index
 
 
-def _named(tag: object, number: int, config: Config) -> object:
+def _name_tag(tag: object, number: int, config: Config) -> object:
     """Return a tag, by its name if it is a number; raise `RowError`."""
     if isinstance(tag, bool) or not isinstance(tag, int):
         return tag
@@ -260,7 +260,7 @@ def _tags(row: Row, config: Config) -> list[str]:
     tags = value.split() if isinstance(value, str) else value
     if not isinstance(tags, list):
         raise RowError(f'"{config.tags}" is {kind_of(value)}, not a list of strings')
-    tags = [_named(tag, number, config) for number, tag in enumerate(tags, 1)]
+    tags = [_name_tag(tag, number, config) for number, tag in enumerate(tags, 1)]
     for number, tag in enumerate(tags, 1):
         if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip():
             what = repr(tag) if isinstance(tag, str) else kind_of(tag)

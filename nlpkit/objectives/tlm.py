@@ -88,7 +88,7 @@ class Objective(Masking, Pairing):
         self.fields = {name: kind for name, kind in self.fields.items() if name != other}
         if config.monolingual:
             self.extra = 2 * self.frame.size()
-            self.slack = self.extra - self.frame.size(2)
+            self.max_shrink = self.extra - self.frame.size(2)
             self.parts = KINDS
             self.fields["monolingual"] = Field(np.int64, per="sequence", names=KINDS)
         known = getattr(model_config, setting)

@@ -23,7 +23,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks, fit_memory, planned
 from nlpkit.runs.build import model_part
 from nlpkit.runs.run import Data, ModelPart
-from nlpkit.tokenizers.library.shown import shown
+from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
@@ -242,7 +242,7 @@ def _find_tokenizer(plan: Plan) -> Any:
 
 def _show(tokenizer: Any, token: int) -> str:
     size = tokenizer.vocab_size
-    return shown(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
+    return show_token(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
 
 
 def draw_mask(plan: Plan, path: Path) -> None:

@@ -117,7 +117,7 @@ def check_objectives(
     for number, section in enumerate(objectives):
         at: Path = ("objective", number) if len(objectives) > 1 else ("objective",)
         made = load_class(section.name)
-        if number and not made.joins:
+        if number and not made.composable:
             what = (
                 f"{section.name} makes whole examples and cannot follow {objectives[0].name}; "
                 "name it first, or alone"

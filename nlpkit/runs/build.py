@@ -213,9 +213,9 @@ def bind_objective(
         ]
         objective: Any = bound[0]
         if len(bound) > 1:
-            from nlpkit.objectives.several.combined import combined
+            from nlpkit.objectives.several.combined import combine
 
-            objective = combined(bound, [each.weight for each in recipe.objective])
+            objective = combine(bound, [each.weight for each in recipe.objective])
     except ValueError as error:
         raise UsageError(str(error)) from error
     if recipe.eval.metrics is not None:

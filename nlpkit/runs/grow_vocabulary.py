@@ -5,7 +5,7 @@ from typing import Any
 
 from nlpkit.contracts.tokenizer import Growing, Tokenizer
 from nlpkit.errors import UsageError
-from nlpkit.tokenizers.library.shown import shown
+from nlpkit.tokenizers.library.shown import show_token
 
 
 def grow(
@@ -26,7 +26,7 @@ def grow(
     if size < old.vocab_size:
         raise UsageError(
             f"tokenizer.vocab_size: {size} is less than the {old.vocab_size} tokens of init_from; "
-            f"token {size}, {shown(old, size)!r}, and all after it would be lost; "
+            f"token {size}, {show_token(old, size)!r}, and all after it would be lost; "
             f"give {old.vocab_size} or more"
         )
     return old.grow(texts, **settings)
@@ -38,8 +38,9 @@ def check_old_tokens(old: Tokenizer, new: Tokenizer, path: str) -> None:
     for number in range(old.vocab_size):
         token = new.token(number) if number < new.vocab_size else None
         if token != old.token(number):
-            actual = f"is {shown(new, number)!r}" if token is not None else "is missing"
+            actual = f"is {show_token(new, number)!r}" if token is not None else "is missing"
             raise UsageError(
-                f"tokenizer: token {number} {actual}, in init_from it is {shown(old, number)!r} "
-                f"{sizes}; all old tokens must come first, in their order"
+                f"tokenizer: token {number} {actual}, in init_from it is "
+                f"{show_token(old, number)!r} {sizes}; all old tokens must come first, in their "
+                "order"
             )

@@ -20,7 +20,7 @@ from nlpkit.models.formats.rows import vocabulary_size, without_padding
 from nlpkit.models.layers.head import SEQUENCE, kind_of
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
-from nlpkit.objectives.several.combined import combined
+from nlpkit.objectives.several.combined import combine
 from nlpkit.recipe.fit import missing_needs
 from nlpkit.recipe.problems import in_words
 from nlpkit.tokenizers.library.source_and_target import check_sources
@@ -85,7 +85,7 @@ def load_objective(
         listed = named if isinstance(named, list) else [named or {"name": default}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
         bound = [_bind(directory, each, named is None, tokenizer, loaded.config) for each in listed]
-        return combined(bound, weights)
+        return combine(bound, weights)
     except ValidationError as error:
         raise FileError(f"{source}.{in_words(error)}") from error
     except KeyError as error:

@@ -12,7 +12,7 @@ from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
-from nlpkit.tokenizers.library.source_and_target import SourceAndTarget, joined, of_sources
+from nlpkit.tokenizers.library.source_and_target import SourceAndTarget, join_sides, of_sources
 
 
 def build(text: TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:
@@ -26,7 +26,7 @@ def build(text: TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:
         what = f"tokenizer of the {('sources', 'targets')[number]}"
         texts = partial(_texts, text, number)
         found.append(vocabulary.train(text, side, texts, more_key=key, what=what))
-    return joined(*found)
+    return join_sides(*found)
 
 
 def _texts(text: TrainingText, side: int, counts: Counts) -> Iterator[str]:

@@ -141,7 +141,7 @@ def _check_epochs(bench: Bench, stream: Stream) -> Verdict:
     leftover = np.empty(0, np.int64)
     for epoch in range(stream.round):
         bins = stream.plan(epoch)
-        due = np.sort(np.concatenate([examples.postponed(leftover), examples.epoch(epoch)]))
+        due = np.sort(np.concatenate([examples.carry_over(leftover), examples.epoch(epoch)]))
         if not np.array_equal(np.sort(np.concatenate([bins.items, bins.leftover])), due):
             return False, f"epoch {epoch} does not have every piece exactly once"
         leftover = bins.leftover
@@ -152,7 +152,7 @@ def _check_epochs(bench: Bench, stream: Stream) -> Verdict:
     for number in bench.subject.rng(8).integers(0, len(examples), 50).tolist():
         made = collate([examples.make(number, 0)], examples.objective.fields).tokens
         lacking = int(examples.sizes[number]) - made
-        if not 0 <= lacking <= bench.subject.objective.slack:
+        if not 0 <= lacking <= bench.subject.objective.max_shrink:
             return False, f"an example of {made} tokens was planned as {examples.sizes[number]}"
     figure = f"{len(examples):,} examples once in each of {stream.round} epochs"
     return True, f"{figure}, {used / bin_count:.2%} full, same with 2 workers"

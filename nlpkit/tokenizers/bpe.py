@@ -58,7 +58,7 @@ class Tokenizer(LibraryTokenizer):
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of the three layouts; raise `FileError` if unfit."""
         if found := merge_files.find(Path(path), _FILES):
-            text, file = _from_files(*found), found[0]
+            text, file = _load_files(*found), found[0]
         else:
             text, file = text_files.read(path, "tokenizer.json")
         made = cls(text, str(file))
@@ -141,7 +141,7 @@ def _byte_level(model: models.BPE) -> Library:
     return library
 
 
-def _from_files(vocab: Path, merges: Path) -> str:
+def _load_files(vocab: Path, merges: Path) -> str:
     """Return the `tokenizer.json` of GPT-2's vocabulary and its merges; raise `FileError`."""
     ids = merge_files.read_vocabulary(vocab)
     if missing := sorted(byte for symbol, byte in _BYTE_OF.items() if symbol not in ids):

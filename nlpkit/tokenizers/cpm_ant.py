@@ -177,9 +177,9 @@ class Tokenizer:
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
-        return [self._aligned(text) for text in texts]
+        return [self._align(text) for text in texts]
 
-    def _aligned(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _align(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         start = 0
@@ -197,12 +197,14 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids` without pad, bos and eos, but with other special tokens."""
         return "".join(
-            self._texts[self._checked(token_id)] for token_id in ids if token_id not in self._silent
+            self._texts[self._check_id(token_id)]
+            for token_id in ids
+            if token_id not in self._silent
         )
 
     def token(self, token_id: int) -> str:
         """Return the token as written in the vocabulary (`</_>` for the space)."""
-        return self._tokens[self._checked(token_id)]
+        return self._tokens[self._check_id(token_id)]
 
     def token_characters(self) -> np.ndarray:
         """Return (V,) int32: the number of characters in each token.
@@ -219,7 +221,7 @@ class Tokenizer:
         """Return a SHA-256 of the tokenizer, the same in every process."""
         return hashlib.sha256("\n".join((_ALGORITHM, *self._tokens)).encode()).hexdigest()
 
-    def _checked(self, token_id: int) -> int:
+    def _check_id(self, token_id: int) -> int:
         if not 0 <= token_id < len(self._tokens):
             raise DataError(f"token id {token_id} is not among the {len(self._tokens)} tokens")
         return token_id

@@ -55,7 +55,7 @@ class Tokenizer(LibraryTokenizer):
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of the three layouts; raise `FileError` if unfit."""
         found = merge_files.find(Path(path), _PAIRS)
-        return super().load(path) if found is None else cls(_from_files(*found), str(found[0]))
+        return super().load(path) if found is None else cls(_load_files(*found), str(found[0]))
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
@@ -68,7 +68,7 @@ class Tokenizer(LibraryTokenizer):
         words = count_words(
             texts, lambda text: splitter.pre_tokenize_str(normalizer.normalize_str(text))
         )
-        return cls(_built(*_learn(words, config)))
+        return cls(_build(*_learn(words, config)))
 
     def _characters(self, token: str) -> int:
         return len(token.removesuffix(_END))
@@ -78,7 +78,7 @@ def _splitter() -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.BertPreTokenizer()
 
 
-def _built(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
+def _build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
     """Return the `tokenizer.json` of a vocabulary, as that of OpenAIGPTTokenizer."""
     model = models.BPE(
         vocab=vocabulary,
@@ -96,12 +96,12 @@ def _built(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
     return library.to_str()
 
 
-def _from_files(vocab: Path, merges: Path) -> str:
+def _load_files(vocab: Path, merges: Path) -> str:
     """Return the `tokenizer.json` of a vocabulary and its merges; raise `FileError`."""
     ids = merge_files.read_vocabulary(vocab)
     if _UNK not in ids or not any(token.endswith(_END) for token in ids):
         raise FileError(f"{vocab}: no {_UNK} or no token that ends in {_END}: not GPT-1's")
-    return _built(ids, merge_files.read_merges(merges, ids))
+    return _build(ids, merge_files.read_merges(merges, ids))
 
 
 def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tuple[str, str]]]:

@@ -106,7 +106,7 @@ def _learn(
             normalizer.normalize_str(text) if normalizer else text
         ),
     )
-    kept = _kept_characters(stretches, config)
+    kept = _choose_characters(stretches, config)
     spelled: Counter[str] = Counter()
     for stretch, count in stretches.items():
         for part in "".join(c if c in kept else " " for c in stretch).split(" "):
@@ -122,7 +122,7 @@ def _learn(
     return [(piece, score) for piece, score in found if piece not in _SPECIAL]
 
 
-def _kept_characters(stretches: Counter[str], config: Config) -> set[str]:
+def _choose_characters(stretches: Counter[str], config: Config) -> set[str]:
     """Return the most frequent characters, up to the coverage or the size of the vocabulary."""
     counts = count_characters(stretches)
     needed = config.character_coverage * counts.total()

@@ -48,7 +48,7 @@ class Objective(TextObjective):
     }
     needs = ("bidirectional", "pairs")
     predicts_text = True
-    joins = True
+    composable = True
     extra = 2  # [CLS] and [SEP]
 
     def __init__(self, config: Config, tokenizer: Any, model_config: Any):
@@ -77,9 +77,9 @@ class Objective(TextObjective):
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, masked."""
         framed = np.concatenate([[self.start], ids, [self.end]]).astype(np.int64)
-        return self.alter({"input_ids": framed, "token_type_ids": np.zeros_like(framed)}, rng)
+        return self.transform({"input_ids": framed, "token_type_ids": np.zeros_like(framed)}, rng)
 
-    def alter(
+    def transform(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the example with some of `input_ids` replaced, and with `labels` (T,)."""

@@ -27,7 +27,7 @@ class Objective(TextObjective):
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("bidirectional",)
     predicts_text = True
-    joins = True
+    composable = True
     extra = 2
     shown_rate = 0.2
     hidden = 0.8  # share of the targets; half of the others show a random word
@@ -47,9 +47,9 @@ class Objective(TextObjective):
     def example(self, ids, rng):
         """Return the piece between its special tokens, masked."""
         framed = np.concatenate([[self.start], ids, [self.end]]).astype(np.int64)
-        return self.alter({"input_ids": framed}, rng)
+        return self.transform({"input_ids": framed}, rng)
 
-    def alter(self, example, rng):
+    def transform(self, example, rng):
         """Return the example with tokens hidden, and `labels`."""
         ids = example["input_ids"].copy()
         words = np.flatnonzero(self.is_word[ids])

@@ -8,7 +8,7 @@ from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 
 
-def by_column(
+def name_cells(
     file: TextFile,
     cells_of: Iterator[tuple[int, list[str] | RowError]],
     columns: Sequence[str],

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.data.lines import decode, lines
-from nlpkit.data.readers._columns import by_column
+from nlpkit.data.readers._columns import name_cells
 
 ENDINGS = (".tsv",)
 FILES = ("rows",)
@@ -15,7 +15,7 @@ def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the cells by the names of the header, or by number if `columns` are numbers."""
-    return by_column(file, _cells(file), columns, counts)
+    return name_cells(file, _cells(file), columns, counts)
 
 
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:

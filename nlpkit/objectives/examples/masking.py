@@ -194,7 +194,7 @@ class Masking(LabelTargets, TextObjective):
 class TextMasking(Masking):
     """Examples `[CLS] piece [SEP]`, or those of the objective before in a list, masked."""
 
-    joins = True
+    composable = True
     # Salazar et al. 2020 (arXiv:1910.14659); Kauf & Ivanova 2023 (arXiv:2305.10588)
     scoring_methods: tuple[str, ...] = ("pll", "pll-word-l2r")
     answer_method = "pll"
@@ -234,7 +234,7 @@ class TextMasking(Masking):
         """Return where the text is in a framed sequence (T,)."""
         return slice(len(self.frame.start), len(framed) - len(self.frame.end))
 
-    def alter(
+    def transform(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the example of another objective, masked."""

@@ -60,7 +60,7 @@ def prompt_ids(number: int, vocab_size: int, model_config: PromptSettings) -> np
     return vocab_size + number * length + np.arange(length)
 
 
-def continued(
+def continue_text(
     soft: np.ndarray, bos_id: int, ids: Sequence[int], new_tokens: int, max_tokens: int
 ) -> Prompt:
     """Return soft prompt, `<s>` and text as context, followed by `new_tokens` slots.
@@ -76,7 +76,7 @@ def continued(
     return Prompt(given, slots, source, kept, penalize_text=False, cut=len(ids) - len(kept))
 
 
-def filled(
+def fill_blanks(
     soft: np.ndarray,
     frame: tuple[int, int],
     parts: Sequence[Sequence[int]],
@@ -103,7 +103,7 @@ def filled(
     return Prompt(given, slots, source, text, penalize_text=False, open=False, cut=cut)
 
 
-def hidden(
+def hide_tokens(
     soft: np.ndarray, frame: Sequence[int], ids: np.ndarray, targets: Sequence[int], task: int
 ) -> ScoringInput:
     """Return soft prompt, `<s>` and text, in which the tokens `targets` are hidden.

@@ -25,7 +25,7 @@ class Combined:
     Attributes that this class does not define, such as `continue_text`, are the first objective's.
     """
 
-    joins = False
+    composable = False
 
     def __init__(self, objectives: Sequence[Objective], weights: Sequence[float]):
         """Combine bound objectives.
@@ -67,7 +67,7 @@ class Combined:
         """Return the example, altered by each objective in turn."""
         example = self.first.example(ids, rng, *more)
         for objective in self.others:
-            example = objective.alter(example, rng)
+            example = objective.transform(example, rng)
         return example
 
     def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
@@ -104,7 +104,7 @@ class Combined:
         return Loss(terms, text)
 
 
-def combined(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:
+def combine(objectives: Sequence[Objective], weights: Sequence[float]) -> Objective:
     """Return the combined objective; a single objective is returned unchanged.
 
     Raises:

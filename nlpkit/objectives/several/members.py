@@ -105,7 +105,7 @@ def check_spans(labels: Sequence[str], one: tuple[int, Spans], other: tuple[int,
         )
 
 
-def summed(name: str, one: Term, other: Term) -> Term:
+def sum_terms(name: str, one: Term, other: Term) -> Term:
     """Return the sum of a term of two members; raise `ValueError` if its weights differ."""
     if one.weight != other.weight:
         raise ValueError(

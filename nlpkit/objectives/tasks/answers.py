@@ -53,10 +53,10 @@ def answers_of(row: Row, column: str, context: str, *, nearest: bool) -> list[An
         raise RowError(
             f'"{column}" is {kind_of(value)}, not a list of {{"text": …, "answer_start": …}}'
         )
-    return [_checked(each, column, context, nearest) for each in value]
+    return [_check_answer(each, column, context, nearest) for each in value]
 
 
-def _checked(answer: dict[str, Any], column: str, context: str, nearest: bool) -> Answer:
+def _check_answer(answer: dict[str, Any], column: str, context: str, nearest: bool) -> Answer:
     text, start = answer.get("text"), answer.get("answer_start")
     if not isinstance(text, str) or not text.strip():
         what = "empty" if isinstance(text, str) else kind_of(text)
@@ -93,7 +93,7 @@ def best_span(scores: np.ndarray, longest: int) -> tuple[float, int, int]:
     return best
 
 
-def trimmed(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def trim_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Return the characters of each token without white space at either end."""
     found = []
     for start, stop in spans:

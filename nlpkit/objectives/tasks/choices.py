@@ -16,7 +16,7 @@ from pydantic import PlainValidator
 
 from nlpkit.contracts.reader import LeftOut, Row, RowError
 from nlpkit.data.lines import kind_of
-from nlpkit.data.template import written
+from nlpkit.data.template import write_value
 from nlpkit.registry import suggest
 
 _SHOWN = 10
@@ -28,7 +28,7 @@ def _key(value: object) -> str:
     """Return what a row has as text; in YAML, classes such as 0 and true are no texts."""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return written(value, "choices")
+    return write_value(value, "choices")
 
 
 def _texts(values: Sequence[object], what: str) -> list[str]:
@@ -40,7 +40,7 @@ def _texts(values: Sequence[object], what: str) -> list[str]:
     return [str(value) for value in values]
 
 
-def _validated(value: object) -> dict[str, str | None] | list[str]:
+def _validate(value: object) -> dict[str, str | None] | list[str]:
     if isinstance(value, dict):
         try:
             keys = [_key(key) for key in value]
@@ -64,7 +64,7 @@ def _validated(value: object) -> dict[str, str | None] | list[str]:
 _Given = dict[str, str | int | None] | list[str | int]
 Choices = Annotated[
     dict[str, str | None] | list[str],
-    PlainValidator(_validated, json_schema_input_type=_Given),
+    PlainValidator(_validate, json_schema_input_type=_Given),
 ]
 
 
@@ -92,7 +92,7 @@ def choice_names(choices: dict[str, str | None] | list[str]) -> list[str]:
     return list(dict.fromkeys(text for text in texts if text is not None))
 
 
-def chosen(row: Row, column: str, choices: dict[str, str | None] | list[str]) -> str:
+def read_choice(row: Row, column: str, choices: dict[str, str | None] | list[str]) -> str:
     """Return what the value in a column stands for.
 
     Raises:
@@ -154,4 +154,4 @@ def hint(value: object, options: Sequence[str], setting: str) -> str:
 
 def target_of(row: Row, column: str, choices: dict[str, str | None] | list[str] | None) -> str:
     """Return the text of a target that is to be written; raise `RowError`, `LeftOut`."""
-    return row.text(column) if choices is None else chosen(row, column, choices)
+    return row.text(column) if choices is None else read_choice(row, column, choices)

@@ -22,7 +22,7 @@ def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]
     return np.asarray(kept, np.int32), cut
 
 
-def counted(cut: int, part: str) -> dict[str, int]:
+def count_cut(cut: int, part: str) -> dict[str, int]:
     """Return the `cut` counts of an item with `cut` tokens removed from a part."""
     return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
 

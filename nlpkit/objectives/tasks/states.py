@@ -25,9 +25,9 @@ from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
-from nlpkit.objectives.tasks.choices import Choices, choice_names, chosen
+from nlpkit.objectives.tasks.choices import Choices, choice_names, read_choice
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
-from nlpkit.objectives.tasks.rows import counted, shorten
+from nlpkit.objectives.tasks.rows import count_cut, shorten
 
 if TYPE_CHECKING:
     import torch
@@ -81,13 +81,13 @@ class StateTask(FramedTask):
         cut = Counter[str]()
         framed = []
         for parts in self.sequences(ids):
-            kept, part_cut = self._fitted(parts)
+            kept, part_cut = self._fit(parts)
             framed.append(self.frame.ids(kept))
             cut.update(part_cut)
         size = sum(map(len, framed))
         return Item(tuple(framed), self.label(row), size, cut)
 
-    def _fitted(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
+    def _fit(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
         left = self.config.max_length - self.frame.size(len(parts))
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
@@ -97,7 +97,7 @@ class StateTask(FramedTask):
             ids, lost = shorten(part, left - later, "start")
             left -= len(ids)
             kept.append(ids)
-            cut |= counted(lost, f"part {number} of input")
+            cut |= count_cut(lost, f"part {number} of input")
         return kept, cut
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -228,7 +228,7 @@ def with_classes(config: Any, rows: Iterable[Row]) -> Any:
 def known_class(row: Row, config: Any) -> str:
     """Return the row's class; raise `RowError` if it is none of `config.labels`."""
     if config.choices is not None:
-        return chosen(row, config.label, config.choices)
+        return read_choice(row, config.label, config.choices)
     name = class_name(row, config.label)
     if name not in config.labels:
         known = ", ".join(config.labels[:10])

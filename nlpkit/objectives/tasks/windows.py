@@ -73,7 +73,7 @@ def token_windows(count: int, room: int, stride: int) -> list[tuple[int, int]]:
     return windows
 
 
-def spaced(words: Sequence[str]) -> list[str]:
+def space_words(words: Sequence[str]) -> list[str]:
     """Return the words with the space before them that a text would have."""
     spaced = []
     for before, word in zip(["", *words], words, strict=False):

@@ -156,16 +156,18 @@ class LibraryTokenizer(ABC):
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of each text, computed on all cores."""
-        return [encoding.ids for encoding in self._encoded(self._library.encode_batch_fast, texts)]
+        return [
+            encoding.ids for encoding in self._encode_texts(self._library.encode_batch_fast, texts)
+        ]
 
     def encode_with_offsets(
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
-        encodings = self._encoded(self._library.encode_batch, texts)
+        encodings = self._encode_texts(self._library.encode_batch, texts)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
-    def _encoded(
+    def _encode_texts(
         self, encode: Callable[..., list[Encoding]], texts: Iterable[str]
     ) -> list[Encoding]:
         batch = list(text_files.sound(texts))
@@ -214,11 +216,11 @@ class LibraryTokenizer(ABC):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids` without special tokens."""
-        return self._library.decode([self._checked(i) for i in ids], skip_special_tokens=True)
+        return self._library.decode([self._check_id(i) for i in ids], skip_special_tokens=True)
 
     def token(self, token_id: int) -> str:
         """Return the token as written in the vocabulary."""
-        return str(self._library.id_to_token(self._checked(token_id)))
+        return str(self._library.id_to_token(self._check_id(token_id)))
 
     def token_characters(self) -> np.ndarray:
         """Return (V,) int32: the number of characters in each token.
@@ -256,7 +258,7 @@ class LibraryTokenizer(ABC):
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self._library.token_to_id(token)
 
-    def _checked(self, token_id: int) -> int:
+    def _check_id(self, token_id: int) -> int:
         if not 0 <= token_id < self.vocab_size:
             raise DataError(f"token id {token_id} is not among the {self.vocab_size} tokens")
         return token_id

@@ -11,7 +11,7 @@ from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 _SPACE = "␣"
 
 
-def shown(tokenizer: Tokenizer, token_id: int) -> str:
+def show_token(tokenizer: Tokenizer, token_id: int) -> str:
     """Return the token with this id as people read it."""
     own = tokenizer.target if isinstance(tokenizer, SourceAndTarget) else tokenizer
     raw = own.token_bytes(token_id) if isinstance(own, ByteLevel) else None

@@ -99,10 +99,10 @@ class SourceAndTarget:
             known = cast(Extendable, side)
             lacking = [token for token in wanted if known.special_id(token) is None]
             made.append(known.extended(lacking) if lacking else side)
-        return joined(*made)
+        return join_sides(*made)
 
 
-def joined(source: Tokenizer, target: Tokenizer) -> Tokenizer:
+def join_sides(source: Tokenizer, target: Tokenizer) -> Tokenizer:
     """Return both as one; it lacks `train` and `load` alone, which its parts have."""
     return cast(Tokenizer, SourceAndTarget(source, target))
 
@@ -119,10 +119,9 @@ def check_sources(directory: Path, config: Any, tokenizer: Tokenizer | None) -> 
     found = of_sources(tokenizer).vocab_size if two and tokenizer is not None else None
     if found != wanted:
         raise FileError(
-            f"{directory}: the model has {_described(wanted)}, and its tokenizer "
-            f"{_described(found)}"
+            f"{directory}: the model has {_describe(wanted)}, and its tokenizer {_describe(found)}"
         )
 
 
-def _described(size: int | None) -> str:
+def _describe(size: int | None) -> str:
     return "one vocabulary for both texts" if size is None else f"{size} tokens for sources alone"

@@ -25,7 +25,7 @@ def with_template(content: str, template: Template) -> str:
     wanted.post_processor = processors.TemplateProcessing(
         single=template.single, pair=template.pair, special_tokens=ids
     )
-    if all(_made(library, second) == _made(wanted, second) for second in (None, "b")):
+    if all(_make(library, second) == _make(wanted, second) for second in (None, "b")):
         return content
     found = json.loads(content)
     kept = [each for each in _processors(found["post_processor"]) if each["type"] == "ByteLevel"]
@@ -55,7 +55,7 @@ def with_words(content: str, tokens: Iterable[str]) -> str:
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
-def _made(library: Library, second: str | None) -> tuple[list[int], list[int]]:
+def _make(library: Library, second: str | None) -> tuple[list[int], list[int]]:
     encoding = library.encode("a", second)
     return encoding.ids, encoding.type_ids
 
