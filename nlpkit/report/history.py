@@ -163,16 +163,25 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
             name: _make_column(losses, name)
             for name in sorted({n for each in losses for n in each})
         },
-        evaluations={
-            record["step"]: record["held_out"]
-            | {key: _get_mapping(record["held_out"], key) for key in ("losses", "metrics")}
-            for record in records
-            if "held_out" in record
-        },
+        evaluations=_find_evaluations(records),
         weights=_read_weights(path),
         half_lines=half_lines,
         spent=max((float(x) for x in used if isinstance(x, int | float)), default=0.0),
     )
+
+
+def read_evaluations(path: Path) -> dict[int, Record]:
+    """Return the held-out figures of a run directory by step; raise `FileError` as `read` does."""
+    return _find_evaluations(_read_records(path / METRICS)[0])
+
+
+def _find_evaluations(records: Sequence[Record]) -> dict[int, Record]:
+    return {
+        record["step"]: record["held_out"]
+        | {key: _get_mapping(record["held_out"], key) for key in ("losses", "metrics")}
+        for record in records
+        if "held_out" in record
+    }
 
 
 def _read_records(path: Path) -> tuple[list[Record], int]:

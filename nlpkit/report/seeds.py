@@ -1,13 +1,12 @@
 """Summarizes runs with different seeds: mean and standard deviation of their figures."""
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nlpkit.checkpoints.run_directory import METRICS
 from nlpkit.errors import DataError
+from nlpkit.report.history import read_evaluations
 from nlpkit.train.state import LOSS, best_step
 
 
@@ -19,16 +18,12 @@ def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
     Raises:
         DataError: the run has no evaluation.
     """
-    evaluations: dict[int, dict[str, Any]] = {}
-    for line in (run / METRICS).read_text(encoding="utf-8").splitlines():
-        record = json.loads(line)
-        if "held_out" in record:
-            evaluations[record["step"]] = record["held_out"]
+    evaluations = read_evaluations(run)
     if not evaluations:
         raise DataError(f"{run}: no evaluation; set data.valid")
     step = best_step(evaluations, best_by)
     figures = evaluations[max(evaluations) if step is None else step]
-    return {LOSS: figures[LOSS]} | figures.get("metrics", {})
+    return {LOSS: figures[LOSS]} | figures["metrics"]
 
 
 def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
