@@ -16,7 +16,7 @@ from nlpkit.attention.backends import flex
 from nlpkit.attention.choice import Choice, load_kind
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
-from tests._attention import KIND_SETTINGS, attend_of
+from tests._attention import KIND_SETTINGS, TILED, attend_of
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 TYPE = "made for float16 and bfloat16, not for float32"
@@ -188,6 +188,20 @@ def test_on_a_cpu_the_lengths_decide(
     # Full rows of one length are torch's as well; where there is a mask, its kernel is slow.
     assert backend("full") == ("sdpa" if dtype == FP32 and not options else taken)
     assert backend("local_window") == "cpu_flash"
+
+
+def test_auto_takes_a_new_file_by_its_rank(
+    machine: _Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = registry.names
+    monkeypatch.setattr(registry, "names", lambda folder: [*names(folder), TILED])
+    new = registry.load("attention/backends", TILED)
+    for rank, device, taken in [(100, None, "sdpa"), (0, None, TILED), (0, "cuda", "sdpa")]:
+        monkeypatch.setattr(new, "RANK", rank)
+        monkeypatch.setattr(new, "DEVICE", device)
+        attention._ranked.cache_clear()
+        assert machine.chosen("causal", FP32, device="cpu").backend == taken
+    attention._ranked.cache_clear()
 
 
 @pytest.mark.parametrize("kind", ["causal", "full", "local_window", "cpm_ant", "strided"])
