@@ -117,7 +117,7 @@ class Objective(ABC):
     metrics: tuple[str, ...] = ()  # names of the scores (`nlpkit score`) of a task
     head_kind: str = ""  # the kind of task of its layer, which has a model in transformers
     lm_weight: float = 0.0  # of an auxiliary next-token loss
-    prompt: Any = None  # a soft prompt before the text (`objectives/_soft_prompt.py`)
+    prompt: Any = None  # a soft prompt before the text (`objectives/examples/soft_prompt.py`)
     # Of a list: its objectives. Of a mixture: its members.
     objectives: tuple[Objective, ...] = ()
     members: tuple[Objective, ...] = ()

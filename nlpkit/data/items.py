@@ -1,6 +1,6 @@
 """Rows of task data -> items, read and tokenised once, in memory; `readers/` has the formats.
 
-A row is a mapping of column names to values. The objective (`objectives/_task.py`) decides which
+A row is a mapping of column names to values. The objective (`contracts/task.py`) decides which
 columns are read and what an item holds. An item has its size in tokens, so items are packed like
 documents. What is cut is counted.
 """
@@ -198,16 +198,14 @@ def build_items(
     for entry in inputs:
         rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
         sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
+    stop = callbacks.should_stop
     hashes = [
-        [content_hash(file, cache_dir / "hashes", callbacks.should_stop), file.format]
+        [content_hash(file, cache_dir / "hashes", stop), file.format]
         for entry in inputs
         for file in entry.files
     ]
     key = [hashes, [e.weight for e in inputs], part, config.valid_fraction, objective.columns]
-    if config.rows is not None:  # a key of an earlier version has no entry for them
-        key += [config.rows, config.history]
-    fingerprint = hashlib.sha256(json.dumps(key).encode()).hexdigest()
-    items = Items(sources, counts, cut, fingerprint)
+    items = Items(sources, counts, cut, _fingerprint(key, config))
     if not len(items):
         name = ", ".join(file.name for entry in inputs for file in entry.files)
         raise DataError(
@@ -230,6 +228,12 @@ def build_items(
             f"{len(empty):,} of {number_of(len(items), 'rows have')} such a text"
         )
     return items
+
+
+def _fingerprint(key: list[Any], config: Config) -> str:
+    """Return the hash of what decides the items; a key of an earlier version has no `rows`."""
+    key += [] if config.rows is None else [config.rows, config.history]
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def _items(

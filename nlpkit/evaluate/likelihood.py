@@ -1,6 +1,6 @@
 """Log-probabilities of the tokens of many texts: many short sequences, packed and never padded.
 
-The objective says how a text is scored (`objectives/_abilities.Scoring`): a causal model needs one
+The objective says how a text is scored (`contracts/abilities.Scoring`): a causal model needs one
 sequence, a masked one a sequence for each token. Sequences that several texts have in common are
 computed once. The others are sorted by length and packed into batches; only the states that predict
 a target are computed in the last layer and multiplied by the vocabulary.

@@ -148,10 +148,8 @@ class Objective(FramedTask):
             self.check_columns(config, row)
         context = row.text(config.context)
         if not self._answers(row, context) and not config.no_answer:
-            raise RowError(
-                "the question has no answer; set objective.no_answer: true to allow this (as "
-                "SQuAD 2.0 does)"
-            )
+            hint = "set objective.no_answer: true to allow this (SQuAD 2.0)"
+            raise RowError(f"the question has no answer; {hint}")
         return row.text(config.question), context
 
     def _answers(self, row: Row, context: str) -> list[AnswerSpan]:

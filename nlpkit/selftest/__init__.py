@@ -3,7 +3,7 @@
 `of_objective`, `of_examples` and `of_labels` have the proofs of masks and losses, of examples, and
 of heads that do not predict tokens; `of_run` and `of_checkpoint` have the proofs of packs, batches,
 training loop and checkpoints. Optional methods of an objective allow more proofs
-(`objectives/_provable.py`). The model is a smaller version of the recipe's; text, tokenizer,
+(`contracts/objective.py`). The model is a smaller version of the recipe's; text, tokenizer,
 objective and attention backend are the recipe's. Only the token cache and a temporary directory are
 written.
 """
