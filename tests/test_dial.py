@@ -57,7 +57,7 @@ def _count(config: FrozenConfig, family: str, vocab_size: int) -> int:
 @pytest.mark.parametrize("name", registry.names("models"))
 @pytest.mark.parametrize("size", [pytest.param(3_000_000, marks=pytest.mark.slow), 110_000_000])
 def test_every_family_has_the_parameters_that_are_asked_for(name, size):
-    settings = sizes.of_size(_family(name), size)
+    settings = sizes.fit_to_size(_family(name), size)
     config = families.load(name).Config(**settings)
     with torch.device("meta"):
         vocab_size = 2000 if config.has_vocabulary else 0
@@ -69,27 +69,27 @@ def test_every_family_has_the_parameters_that_are_asked_for(name, size):
 def test_usual_sizes_are_found():
     # GPT-2 (Radford et al. 2019), BERT base (Devlin et al. 2018): 12 layers of 768, 12 heads.
     usual = {"hidden_size": 768, "num_layers": 12, "num_heads": 12}
-    assert sizes.of_size(_family("gpt2", 50257), 124_000_000) == usual
-    assert sizes.of_depth(_family("gpt2"), 12) == usual
-    assert sizes.of_depth(_family("bert"), 12) == {**usual, "intermediate_size": 3072}
+    assert sizes.fit_to_size(_family("gpt2", 50257), 124_000_000) == usual
+    assert sizes.fit_to_depth(_family("gpt2"), 12) == usual
+    assert sizes.fit_to_depth(_family("bert"), 12) == {**usual, "intermediate_size": 3072}
     # CPM-Ant's feed-forward layers are 2.5 times as wide, its heads 64 here.
-    assert sizes.of_depth(_family("cpm_ant"), 4)["intermediate_size"] == 640
-    assert sizes.of_depth(_family("lstm"), 2) == {"hidden_size": 640, "num_layers": 2}
+    assert sizes.fit_to_depth(_family("cpm_ant"), 4)["intermediate_size"] == 640
+    assert sizes.fit_to_depth(_family("lstm"), 2) == {"hidden_size": 640, "num_layers": 2}
 
 
 @pytest.mark.parametrize("name", registry.names("models"))
 def test_depth_is_the_number_of_layers(name):
-    settings = sizes.of_depth(_family(name), 13)
+    settings = sizes.fit_to_depth(_family(name), 13)
     assert settings["num_layers"] == 13
     families.load(name).Config(**settings)
 
 
 def test_what_the_recipe_says_is_kept():
-    assert sizes.of_size(_family("gpt2", hidden_size=320), 10_000_000)["num_layers"] == 7
-    wide = sizes.of_size(_family("gpt2", num_layers=2, num_heads=5), 10_000_000)
+    assert sizes.fit_to_size(_family("gpt2", hidden_size=320), 10_000_000)["num_layers"] == 7
+    wide = sizes.fit_to_size(_family("gpt2", num_layers=2, num_heads=5), 10_000_000)
     assert "num_layers" not in wide
     assert wide["hidden_size"] % 5 == 0
-    assert sizes.of_depth(_family("t5", head_dim=32), 2)["num_heads"] == 4
+    assert sizes.fit_to_depth(_family("t5", head_dim=32), 2)["num_heads"] == 4
 
 
 @pytest.mark.parametrize(
@@ -103,13 +103,13 @@ def test_what_the_recipe_says_is_kept():
     ],
 )
 def test_size_is_a_number_with_a_unit(text, number):
-    assert sizes.parameters(text) == number
+    assert sizes.parse_size(text) == number
 
 
 @pytest.mark.parametrize("text", ["", "M", "1.5", "1e6", "-3M", "0", "15MB", "١M", 0, True])
 def test_size_that_is_none_is_refused(text):
     with pytest.raises(ValueError, match="is not a number of parameters such as 15M"):
-        sizes.parameters(text)
+        sizes.parse_size(text)
 
 
 def test_everything_open_is_decided_and_its_origin_said(short):

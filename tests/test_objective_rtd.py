@@ -106,7 +106,7 @@ class Fixed:
         self.targets = targets.tolist()
         return hidden.sum(), None
 
-    def sampled_tokens(self, hidden, index, uniform, temperature):
+    def sample_tokens(self, hidden, index, uniform, temperature):
         self.numbers, self.temperature = uniform.tolist(), temperature
         return self.drawn
 
@@ -174,7 +174,7 @@ def test_same_numbers_draw_the_same_tokens_in_every_pack() -> None:
         with torch.no_grad():
             inputs = {name: fields[name] for name in objective.inputs}
             hidden = model(packed.lengths, **inputs)
-            return model.sampled_tokens(hidden, index, fields["uniform"][index])
+            return model.sample_tokens(hidden, index, fields["uniform"][index])
 
     made = list(examples(objective, 30, 40))
     assert torch.equal(drawn(made), torch.cat([drawn([each]) for each in made]))
@@ -405,9 +405,9 @@ def test_gradient_through_samples_would_reach_the_generator() -> None:
     """The check of the gradients in test_model_electra.py sees a straight-through sample."""
 
     class Straight(electra_model.Model):
-        def sampled_tokens(self, hidden, index, uniform, temperature=1.0):
+        def sample_tokens(self, hidden, index, uniform, temperature=1.0):
             self.kept = self.logits(hidden[index]).softmax(1).amax(1).sum()
-            return super().sampled_tokens(hidden, index, uniform, temperature)
+            return super().sample_tokens(hidden, index, uniform, temperature)
 
         def replaced_logits(self, hidden):
             return super().replaced_logits(hidden) + self.kept - self.kept.detach()

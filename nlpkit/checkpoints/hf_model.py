@@ -22,7 +22,7 @@ from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format, hf_reading
 from nlpkit.models.formats.rows import vocabulary_size
-from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, saved_head, task_head
+from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, find_head, task_head
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
@@ -140,7 +140,7 @@ def to_hf(
     module, light = families.load_model(family), families.load(family)
     form, body = module.FORMAT, {k: v for k, v in weights.items() if not k.startswith(PREFIX)}
     try:
-        tensors = hf_format.written(form, config, body)
+        tensors = hf_format.to_hf_tensors(form, config, body)
     except KeyError as error:
         raise UsageError(f"family {family}: FORMAT.names has no row for {error}") from error
     notes: dict[str, Any] = {"family": family}
@@ -150,7 +150,7 @@ def to_hf(
         notes["attention"] = [choice.to_json() for choice in config.kinds]
     folders = {}
     for folder, each in {"": form, **inner}.items():
-        settings = hf_format.settings_of(
+        settings = hf_format.to_hf_settings(
             each,
             config,
             model_type=light.MODEL_TYPE,
@@ -222,7 +222,7 @@ def from_hf(
     """
     module = families.load_model(family)
     form = module.FORMAT
-    settings = hf_reading.with_missing_folders(form, settings, allow_missing)
+    settings = hf_reading.add_missing_folders(form, settings, allow_missing)
     try:
         config, state, unused, shapes = _match(family, settings, tensors)
     except KeyError as error:
@@ -232,7 +232,7 @@ def from_hf(
     except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         cause = " ".join(str(error).split("\n")[:3])
         raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error
-    head = saved_head(module, settings.get("architectures") or (), tensors)
+    head = find_head(module, settings.get("architectures") or (), tensors)
     needed = "" if predicts or (predicts is None and head is None) else form.body
     absent = [name for name in shapes if name not in state]
     missing = _find_missing(form, directory, absent, allow_missing, needed)

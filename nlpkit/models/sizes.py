@@ -24,7 +24,7 @@ _STEP, _MAX_WIDTH, _MAX_LAYERS = 8, 32768, 256
 _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 
-def parameters(size: str | int) -> int:
+def parse_size(size: str | int) -> int:
     """Return the number in `15M`, `1.5B`, `800k` or 15000000; raise `ValueError`."""
     found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(size).upper(), re.ASCII)
     number = 0
@@ -35,7 +35,7 @@ def parameters(size: str | int) -> int:
     return number
 
 
-def decided_by_size(config: type[ModelConfig]) -> list[str]:
+def sized_settings(config: type[ModelConfig]) -> list[str]:
     """Return the settings that a size decides in a family."""
     fields = config.model_fields
     return [name for name in SIZES if name in fields and fields[name].default is not None]
@@ -140,7 +140,7 @@ class Family:
         return cost + (0.5 * abs(math.log(width / heads / HEAD)) if heads else 0)
 
 
-def of_size(family: Family, size: int) -> dict[str, int]:
+def fit_to_size(family: Family, size: int) -> dict[str, int]:
     """Return the settings of a model with about `size` parameters, as near as usual shapes allow.
 
     Raises:
@@ -201,7 +201,7 @@ def _too_far(family: Family, size: int, number: int, width: int, layers: int) ->
     )
 
 
-def of_depth(family: Family, depth: int) -> dict[str, int]:
+def fit_to_depth(family: Family, depth: int) -> dict[str, int]:
     """Return the settings of a model with this number of layers, in the usual shape.
 
     Raises:

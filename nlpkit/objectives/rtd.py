@@ -57,7 +57,7 @@ class Config(MaskConfig):
 class Electra(TrainedModel, Protocol):
     """The methods of a model with a generator and a discriminator."""
 
-    def sampled_tokens(
+    def sample_tokens(
         self,
         hidden: torch.Tensor,
         index: torch.Tensor,
@@ -165,7 +165,7 @@ class Objective(TextMasking):
     ) -> torch.Tensor:
         """Return the tokens (N,) that the discriminator reads: samples at `index` (M,)."""
         uniform = batch.fields["uniform"][index]
-        sampled = model.sampled_tokens(hidden, index, uniform, self.config.temperature)
+        sampled = model.sample_tokens(hidden, index, uniform, self.config.temperature)
         return original.index_copy(0, index, sampled)
 
     def replaced(

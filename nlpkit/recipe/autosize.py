@@ -110,7 +110,9 @@ class _Autosize:
     ) -> None:
         family = self._make_family(config, given, others)
         try:
-            found = (sizes.of_size if self.name == "size" else sizes.of_depth)(family, wanted)
+            found = (sizes.fit_to_size if self.name == "size" else sizes.fit_to_depth)(
+                family, wanted
+            )
         except ValueError as error:
             raise Refused(self.path, str(error)) from error
         for name, value in found.items():
@@ -123,7 +125,7 @@ class _Autosize:
     def _is_complete(self, config: type[ModelConfig]) -> bool:
         """Return whether the recipe says everything itself, as that of a run does."""
         return (
-            all(name in self.model for name in sizes.decided_by_size(config))
+            all(name in self.model for name in sizes.sized_settings(config))
             and all(name in self.train for name in OTHERS)
             and all(any(name in self.train for name in each) for each in (LENGTHS, WARMUPS))
         )
@@ -134,7 +136,7 @@ class _Autosize:
         if self.name == "depth":
             return value if type(value) is int and value > 0 else None
         try:
-            return sizes.parameters(value)
+            return sizes.parse_size(value)
         except ValueError:
             return None
 

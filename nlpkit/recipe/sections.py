@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.attention.choice import Choice
 from nlpkit.config import FrozenConfig, Layers
-from nlpkit.models.sizes import parameters
+from nlpkit.models.sizes import parse_size
 from nlpkit.part import Part, name_in
 from nlpkit.recipe.places import Path
 
@@ -68,7 +68,7 @@ class Model(Part):
     @classmethod
     def _check_size(cls, size: str | int | None) -> str | int | None:
         if size is not None:
-            parameters(size)
+            parse_size(size)
         return size
 
     @field_validator("config", mode="before")

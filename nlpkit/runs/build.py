@@ -24,7 +24,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats.rows import resize_embeddings
-from nlpkit.models.layers.head import taken_head
+from nlpkit.models.layers.head import pop_head
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks, data_files
@@ -80,7 +80,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     if part.outputs:
         model.head = part.new_head()
         # The output layer is kept only if the task is the same.
-        if part.same_task and (head := taken_head(dict(old))):
+        if part.same_task and (head := pop_head(dict(old))):
             model.head.load_state_dict(head)
     if part.lora is not None:
         from nlpkit.models import lora
@@ -100,7 +100,7 @@ def _load(
 ) -> None:
     """Load the weights of `init_from`; new tokens get random embeddings (`formats/rows.py`)."""
     state = {n: each for n, each in start.items() if not n.startswith(hf_model.OBJECTIVE_HEADS)}
-    taken_head(state)
+    pop_head(state)
     resized = resize_embeddings(state, part.vocabulary, vocab_size)
     # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
     # checkpoint is opened.

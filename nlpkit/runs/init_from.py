@@ -24,7 +24,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, lora, lora_config
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
-from nlpkit.models.formats.rows import vocabulary_size, without_padding
+from nlpkit.models.formats.rows import drop_padding, vocabulary_size
 from nlpkit.models.layers.head import PREFIX
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
@@ -283,7 +283,7 @@ def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: T
     if part.is_padded(size):
         part.rows = size
         if part.start is not None:
-            part.start = without_padding(part.start, part.vocabulary, size)
+            part.start = drop_padding(part.start, part.vocabulary, size)
     if part.rows not in (None, size):
         owner = "its" if old else "the recipe's"
         raise UsageError(

@@ -20,7 +20,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
 from nlpkit.models.formats.rows import vocabulary_size
-from nlpkit.models.layers.head import TaskHead, taken_head
+from nlpkit.models.layers.head import TaskHead, pop_head
 from nlpkit.models.meta import on_meta
 from nlpkit.plural import number_of
 from nlpkit.runs.run import ModelPart
@@ -132,7 +132,7 @@ def _make_model(
     part: ModelPart, state: dict[str, Any], task_head: TaskHead | None, backend: str
 ) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
-    taken = taken_head(state)
+    taken = pop_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
     with on_meta():
         model = part.module().Model(part.config, part.rows or 0, backend)

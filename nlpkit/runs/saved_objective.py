@@ -16,7 +16,7 @@ from nlpkit.data.lines import shown
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.formats.rows import vocabulary_size, without_padding
+from nlpkit.models.formats.rows import drop_padding, vocabulary_size
 from nlpkit.models.layers.head import SEQUENCE, kind_of
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
@@ -55,7 +55,7 @@ def load_tokenizer(
     rows = vocabulary_size(loaded.state, tables)
     if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
         rows = tokenizer.vocab_size
-        loaded.state.update(without_padding(loaded.state, tables, rows))
+        loaded.state.update(drop_padding(loaded.state, tables, rows))
     if rows not in (0, tokenizer.vocab_size):
         name = "its tokenizer" if vocabulary is None else f"the tokenizer {vocabulary}"
         raise FileError(

@@ -24,7 +24,7 @@ from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.layers.compute import compute_dtype
 from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.packs import last_states, picked
+from nlpkit.models.layers.packs import last_states, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported
@@ -56,7 +56,7 @@ class Block(nn.Module):
         normed = self.attention_norm(x)
         q, k, v = (part(normed).unflatten(1, (self.heads, -1)) for part in (self.q, self.k, self.v))
         seen = attend(q, k, v).flatten(1)
-        x = picked(x, rows) + self._drop(self.out(picked(seen, rows)))
+        x = select_rows(x, rows) + self._drop(self.out(select_rows(seen, rows)))
         normed = self.ffn_norm(x)
         # transformers also has dropout inside the feed-forward layer (CpmAntFeedForward).
         inner = self._drop(F.gelu(self.gate(normed)) * self.up(normed))

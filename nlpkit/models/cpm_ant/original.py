@@ -81,9 +81,9 @@ def read(
     tensors = {}
     for name in sorted(state):
         if name not in (_WORDS, _PROMPTS):
-            tensors[f"cpmant.{name}"] = _folded(name, state[name], content).to(dtype)
+            tensors[f"cpmant.{name}"] = _fold(name, state[name], content).to(dtype)
     tables = [name for name in (_WORDS, _PROMPTS) if name in state]
-    folded = [_folded(name, state[name], content).to(dtype) for name in tables]
+    folded = [_fold(name, state[name], content).to(dtype) for name in tables]
     tensors[f"cpmant.{_WORDS}"] = torch.cat(folded)
     return {"model_type": "cpmant", **sizes}, tensors
 
@@ -143,7 +143,7 @@ def _check(path: Path, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[i
             raise FileError(f"{path}: {name} is {actual}; by its settings it is {shape}")
 
 
-def _folded(name: str, tensor: Tensor, sizes: Mapping[str, Any]) -> Tensor:
+def _fold(name: str, tensor: Tensor, sizes: Mapping[str, Any]) -> Tensor:
     """Return a weight in float32 that includes the run-time factor of the original."""
     tensor = tensor.to(torch.float32, copy=True)
     if name in _TABLES:

@@ -101,7 +101,7 @@ class Config(EncoderConfig):
         """The width inside the generator's feed-forward layers."""
         return self.generator_intermediate_size or 4 * self.generator_width
 
-    def of_generator(self) -> "Config":
+    def generator_config(self) -> "Config":
         """Return the settings of an encoder of the generator's sizes."""
         sizes = {
             "hidden_size": self.generator_width,

@@ -98,7 +98,9 @@ class Model(TiedHead):
         self.discriminator = Encoder(config)
         self.replaced_dense = nn.Linear(width, width)
         self.replaced_score = nn.Linear(width, 1)
-        self.generator = Generator(config.of_generator(), vocab_size) if config.generator else None
+        self.generator = (
+            Generator(config.generator_config(), vocab_size) if config.generator else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -154,7 +156,7 @@ class Model(TiedHead):
         """Return what is added to the logits of every token, (V,)."""
         return self._generator.token_bias
 
-    def sampled_tokens(
+    def sample_tokens(
         self, hidden: Tensor, index: Tensor, uniform: Tensor, temperature: float = 1.0
     ) -> Tensor:
         """Return tokens (M,) that the generator draws at rows `index` (M,); no gradient.
@@ -236,11 +238,11 @@ def _names(body: str, half: str, layers: str) -> dict[str, str]:
     names |= {ours: name for ours, name in shared.items() if ours.startswith("embeddings.")}
     for ours, theirs in shared.items():
         if ours.startswith("layers."):
-            names[f"{half}.{_counted(ours, layers)}"] = _counted(theirs, layers)
+            names[f"{half}.{_with_counter(ours, layers)}"] = _with_counter(theirs, layers)
     return names | {f"{half}.widen": f"{body}embeddings_project"}
 
 
-def _counted(name: str, layers: str) -> str:
+def _with_counter(name: str, layers: str) -> str:
     return name.replace("{num_layers}", f"{{{layers}}}")
 
 

@@ -131,7 +131,9 @@ def _pattern(row: str) -> re.Pattern[str]:
     return re.compile(rf"{pattern}(\..+)?")
 
 
-def written(form: HfFormat, config: FrozenConfig, state: State) -> dict[str, dict[str, Tensor]]:
+def to_hf_tensors(
+    form: HfFormat, config: FrozenConfig, state: State
+) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of each folder of a checkpoint; "" is the checkpoint's directory.
 
     Raises:
@@ -153,7 +155,7 @@ def written(form: HfFormat, config: FrozenConfig, state: State) -> dict[str, dic
     return {folder: tensors[folder] for folder, part in parts.items() if part.present(config)}
 
 
-def settings_of(
+def to_hf_settings(
     form: HfFormat,
     config: FrozenConfig,
     *,

@@ -53,7 +53,7 @@ def read_state(
     Args:
         model: a model with this `config`; its state dict has the names to read.
     """
-    tensors = {_renamed(form, key): tensor for key, tensor in tensors.items()}
+    tensors = {_current_name(form, key): tensor for key, tensor in tensors.items()}
     state: dict[str, Tensor] = {}
     used: dict[str, list[str]] = {}
     names = [*model.state_dict()]
@@ -77,7 +77,7 @@ def read_state(
     return state, [key for key in unused if not matches(form.ignored, key)]
 
 
-def _renamed(form: HfFormat, key: str) -> str:
+def _current_name(form: HfFormat, key: str) -> str:
     """Return today's name of a tensor of an old checkpoint."""
     for old, new in form.old_ends.items():
         if key.endswith(old):
@@ -113,7 +113,7 @@ def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
     return ours is not None and (ours not in state or torch.equal(tensors[key], state[ours]))
 
 
-def with_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
+def add_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
     """Return settings in which a folder that may be missing is there, with no settings of its own.
 
     `read_config` of the family then gives it its default sizes.

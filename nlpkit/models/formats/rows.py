@@ -21,11 +21,11 @@ def resize_embeddings(
 
     The tables become float32. Their old rows keep their values; new rows follow them.
     """
-    longer = {name: _longer(state[name], vocab_size) for name in tables if name in state}
+    longer = {name: _lengthen(state[name], vocab_size) for name in tables if name in state}
     return {**state, **longer}
 
 
-def without_padding(
+def drop_padding(
     state: Mapping[str, Tensor], tables: Sequence[str], vocab_size: int
 ) -> dict[str, Tensor]:
     """Return a state dict whose tables have no rows after `vocab_size` tokens."""
@@ -33,7 +33,7 @@ def without_padding(
     return {**state, **cut}
 
 
-def _longer(table: Tensor, entries: int) -> Tensor:
+def _lengthen(table: Tensor, entries: int) -> Tensor:
     """Return (entries, C) of a table (V, C), or (entries,) of a bias (V,).
 
     New rows are drawn with torch's current generator from a normal distribution with the mean and

@@ -15,7 +15,7 @@ from nlpkit.models.gpt import Config
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import picked
+from nlpkit.models.layers.packs import select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.
@@ -45,7 +45,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         seen = self.attn(x, attend, tensors, rows)
-        x = self.ln_1(picked(x, rows) + dropout(seen, self.dropout, self.training))
+        x = self.ln_1(select_rows(x, rows) + dropout(seen, self.dropout, self.training))
         return self.ln_2(x + dropout(self.mlp(x), self.dropout, self.training))
 
 

@@ -19,7 +19,7 @@ from nlpkit.models.gpt2 import Config
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import picked
+from nlpkit.models.layers.packs import select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 TASK_HEADS = {  # transformers' models with a task's layer
@@ -50,7 +50,7 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         attended = self.attn(self.ln_1(x), attend, tensors, rows)
-        x = picked(x, rows) + dropout(attended, self.dropout, self.training)
+        x = select_rows(x, rows) + dropout(attended, self.dropout, self.training)
         return x + dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
 
 

@@ -28,15 +28,15 @@ class _Dropout(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: float) -> Tensor:
         ctx.p, ctx.seed = p, draw_seed()
-        return _dropped(x, p, ctx.seed)
+        return _drop(x, p, ctx.seed)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _dropped(grad, ctx.p, ctx.seed), None
+        return _drop(grad, ctx.p, ctx.seed), None
 
 
-def _dropped(x: Tensor, p: float, seed: int) -> Tensor:
+def _drop(x: Tensor, p: float, seed: int) -> Tensor:
     mask = KeepMask(p, seed)
     kept = mask.draw(torch.empty_like(x))
     return torch.addcmul(x.new_zeros(()), x, kept, value=mask.scale)

@@ -21,7 +21,7 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder_config import EncoderConfig
-from nlpkit.models.layers.packs import first_states, layout_within, picked
+from nlpkit.models.layers.packs import first_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -89,7 +89,7 @@ class Layer(nn.Module):
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
-        own = picked(x, rows)
+        own = select_rows(x, rows)
         q, k, v = (
             layer(states).unflatten(1, (self.heads, -1))
             for layer, states in ((self.query, own), (self.key, x), (self.value, x))

@@ -107,7 +107,7 @@ class EncoderDecoder(OutputHead):
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        return self._decoded(lengths, input_ids, source_ids, source_lengths, cache)
+        return self._decode(lengths, input_ids, source_ids, source_lengths, cache)
 
     def alignments(
         self,
@@ -125,20 +125,20 @@ class EncoderDecoder(OutputHead):
         Raises:
             ValueError: the decoder has no such layer.
         """
-        chosen = self._aligning(layer)
+        chosen = self._aligning_layer(layer)
         seen: list[list[Tensor]] = []
-        self._decoded(lengths, input_ids, source_ids, source_lengths, None, seen)
+        self._decode(lengths, input_ids, source_ids, source_lengths, None, seen)
         return seen[chosen - 1]
 
     def alignment_title(self, layer: int | None = None) -> str:
         """Return what `alignments` are; raise `ValueError` if the decoder has no such layer."""
-        chosen, heads = self._aligning(layer), self.config.num_heads
+        chosen, heads = self._aligning_layer(layer), self.config.num_heads
         return (
             f"cross attention of the decoder's layer {chosen} of {len(self.decoder)}, "
             f"mean of {number_of(heads, 'heads')}"
         )
 
-    def _aligning(self, layer: int | None) -> int:
+    def _aligning_layer(self, layer: int | None) -> int:
         """Return a layer, from 1."""
         depth = len(self.decoder)
         if layer is None:
@@ -147,7 +147,7 @@ class EncoderDecoder(OutputHead):
             raise ValueError(f"layer {layer} is none of the decoder's 1 to {depth}")
         return layer
 
-    def _decoded(
+    def _decode(
         self,
         lengths: Sequence[int],
         input_ids: Tensor,
@@ -163,23 +163,23 @@ class EncoderDecoder(OutputHead):
         if source_ids is not None and source_lengths is not None:
             keys = layout_within(source_lengths, limit, source_ids.device)
             shared = self.encoder_tensors.of(self.encoder_choice)
-            encoder = self._prepared(self.encoder_choice, keys, None, tensors=shared)
+            encoder = self._prepare(self.encoder_choice, keys, None, tensors=shared)
             source = self.encode(source_ids, keys, encoder)
         attends = attention.prepare_layers(
             self.config.kinds,
             self.config.num_layers,
-            lambda choice: self._prepared(
+            lambda choice: self._prepare(
                 choice, layout, cache, tensors=self.attention_tensors.of(choice)
             ),
         )
-        cross = self._prepared(CROSS, layout, cache, role="cross", keys=keys)
+        cross = self._prepare(CROSS, layout, cache, role="cross", keys=keys)
         self.attention_choice = attention.reasons([*attends, cross])
         if seen is not None and keys is not None:
             scale = self.head_dim**-0.5 if self.scale is None else self.scale
-            cross = _watched(cross, seen, layout.lengths, keys.lengths, scale)
+            cross = _watch(cross, seen, layout.lengths, keys.lengths, scale)
         return self.decode(input_ids, layout, attends, cross, source)
 
-    def _prepared(
+    def _prepare(
         self,
         choice: Choice,
         layout: Layout,
@@ -207,7 +207,7 @@ class EncoderDecoder(OutputHead):
         return last_states(hidden, lengths)
 
 
-def _watched(
+def _watch(
     cross: attention.Attend,
     seen: list[list[Tensor]],
     lengths: Sequence[int],

@@ -19,7 +19,7 @@ from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder import initialize
 from nlpkit.models.layers.gpt_config import GptConfig
-from nlpkit.models.layers.packs import last_states, layout_within, picked
+from nlpkit.models.layers.packs import last_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
@@ -57,7 +57,7 @@ class Attention(nn.Module):
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
-        return self.c_proj(picked(attend(q, k, v, tensors).flatten(1), rows))
+        return self.c_proj(select_rows(attend(q, k, v, tensors).flatten(1), rows))
 
 
 class FeedForward(nn.Module):

@@ -110,7 +110,7 @@ def kind_of(module: FamilyModel, head: TaskHead | None) -> str:
     return next((kind for kind, each in module.TASK_HEADS.items() if each is head), "")
 
 
-def saved_head(
+def find_head(
     module: FamilyModel, architectures: Iterable[str], tensors: Mapping[str, Tensor]
 ) -> TaskHead | None:
     """Return the head of a checkpoint, or None: by its class, else by the name of its layer."""
@@ -126,7 +126,7 @@ def head_names(module: FamilyModel) -> list[tuple[str, str]]:
     return [*dict.fromkeys(pairs)]
 
 
-def taken_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def pop_head(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """Remove the head from a model's state dict, and return its own state dict; {} if none."""
     names = [name for name in state if name.startswith(PREFIX)]
     return {name.removeprefix(PREFIX): state.pop(name) for name in names}

@@ -94,7 +94,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         # A table's gradient is large: it is scaled in place, unless the graph is kept for another
         # backward pass.
         kept = _keeps_graph()
-        scaled = (g if g is None else _scaled(g, scale, not kept) for g in ctx.saved_tensors)
+        scaled = (g if g is None else _scale(g, scale, not kept) for g in ctx.saved_tensors)
         return *scaled, None, None, None
 
 
@@ -142,7 +142,7 @@ def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype)
     return total.addmm_(a, b) if total.dtype == a.dtype else total.add_(a @ b)
 
 
-def _scaled(grad: Tensor, scale: Tensor, overwrite: bool) -> Tensor:
+def _scale(grad: Tensor, scale: Tensor, overwrite: bool) -> Tensor:
     """Return grad * scale, in grad's type."""
     exact = torch.promote_types(grad.dtype, scale.dtype)
     if exact != grad.dtype:  # in bfloat16, rounding would change 1 / targets by up to 0.4 %

@@ -29,7 +29,7 @@ def layout_within(
     return layout
 
 
-def picked(states: Tensor, rows: Tensor | None) -> Tensor:
+def select_rows(states: Tensor, rows: Tensor | None) -> Tensor:
     """Return the `rows` (M,) of states (N, C), or all of them."""
     return states if rows is None else states[rows]
 

@@ -80,7 +80,7 @@ class Model(RecurrentHead):
             teacher_forced: (N,) bool, in training: whether a step reads its token in `input_ids`,
                 or the most likely one by the step before; None: all do.
         """
-        decoded = self._decoded(
+        decoded = self._decode(
             lengths, input_ids, source_ids, source_lengths, teacher_forced, cache
         )
         return dropout(decoded.hidden, self.config.dropout, self.training)
@@ -99,7 +99,7 @@ class Model(RecurrentHead):
             ValueError: the model has no attention, or a layer is named: all share one attention.
         """
         self.alignment_title(layer)
-        found = self._decoded(lengths, input_ids, source_ids, source_lengths, None, None).weights
+        found = self._decode(lengths, input_ids, source_ids, source_lengths, None, None).weights
         assert found is not None
         rows = found.split(tuple(lengths))
         return [each[:, :size] for each, size in zip(rows, source_lengths, strict=True)]
@@ -112,7 +112,7 @@ class Model(RecurrentHead):
             raise ValueError(f"there is one attention for all layers, none of layer {layer} alone")
         return f"attention to the source, {self.config.score} score"
 
-    def _decoded(
+    def _decode(
         self,
         lengths: Sequence[int],
         input_ids: Tensor,
@@ -137,7 +137,7 @@ class Model(RecurrentHead):
             context, states = cache.state("source")["context"], cache.state("decoder")
         source = Source(context, Memory.of(*memory) if memory[0] else None)
         forced = teacher_forced if self.training else None
-        tokens = Tokens(input_ids, forced, self._embedded, self._most_likely)
+        tokens = Tokens(input_ids, forced, self._embed, self._most_likely)
         decoded = self.decoder(layout, tokens, source, states)
         if cache is not None:
             cache.state("decoder").update(decoded.states)
@@ -151,7 +151,7 @@ class Model(RecurrentHead):
         time = TimeFirst.of(source_lengths, source_ids.device)
         own = self.source_embedding
         table = self.token_embedding if own is None else own
-        values, final = run(self.encoder, self._embedded(source_ids, table), time)
+        values, final = run(self.encoder, self._embed(source_ids, table), time)
         # (B, layers and directions, C) -> (B, layers, E)
         last = {name: part.unflatten(1, (-1, config.num_directions)).flatten(2)
                 for name, part in final.items()}  # fmt: skip
@@ -163,7 +163,7 @@ class Model(RecurrentHead):
             last[name] = torch.tanh(made) if name == "h" else made
         return context, last, values
 
-    def _embedded(self, ids: Tensor, table: Tensor | None = None) -> Tensor:
+    def _embed(self, ids: Tensor, table: Tensor | None = None) -> Tensor:
         embedded = F.embedding(ids, self.token_embedding if table is None else table)
         return dropout(embedded, self.config.dropout, self.training)
 

@@ -73,12 +73,12 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
         inner = self.attention_norm(x)
-        x = x + self._dropped(self.attention(inner, inner, attend, tensors))
+        x = x + self._drop(self.attention(inner, inner, attend, tensors))
         if cross is not None:
-            x = x + self._dropped(self.cross(self.cross_norm(x), source, cross))
-        return x + self._dropped(self.feed_forward(self.feed_norm(x)))
+            x = x + self._drop(self.cross(self.cross_norm(x), source, cross))
+        return x + self._drop(self.feed_forward(self.feed_norm(x)))
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
 
 
@@ -135,10 +135,10 @@ class Model(EncoderDecoder):
 
     def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
         """Return the encoder's states (M, C)."""
-        x = self._dropped(F.embedding(source_ids, self.token_embedding))
+        x = self._drop(F.embedding(source_ids, self.token_embedding))
         for depth, block in enumerate(self.encoder):
             x = block(x, attend, self.encoder_tensors.of(depth))
-        return self._dropped(self.encoder_norm(x))
+        return self._drop(self.encoder_norm(x))
 
     def decode(
         self,
@@ -149,12 +149,12 @@ class Model(EncoderDecoder):
         source: Tensor | None,
     ) -> Tensor:
         """Return the decoder's last states (N, C)."""
-        x = self._dropped(F.embedding(input_ids, self.token_embedding))
+        x = self._drop(F.embedding(input_ids, self.token_embedding))
         for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
             x = block(x, attend, self.attention_tensors.of(depth), cross, source)
-        return self._dropped(self.decoder_norm(x))
+        return self._drop(self.decoder_norm(x))
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.config.dropout, self.training)
 
 

@@ -56,12 +56,12 @@ class Block(nn.Module):
         source: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
-        x = self.attention_norm(x + self._dropped(self.attention(x, x, attend, tensors)))
+        x = self.attention_norm(x + self._drop(self.attention(x, x, attend, tensors)))
         if cross is not None:
-            x = self.cross_norm(x + self._dropped(self.cross(x, source, cross)))
-        return self.output_norm(x + self._dropped(self.down(self.activation(self.up(x)))))
+            x = self.cross_norm(x + self._drop(self.cross(x, source, cross)))
+        return self.output_norm(x + self._drop(self.down(self.activation(self.up(x)))))
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
 
 
@@ -110,7 +110,7 @@ class Model(EncoderDecoder):
         """Return the encoder's states (M, C)."""
         own = self.source_embedding
         table = self.token_embedding if own is None else own
-        x = self._embedded(source_ids, table, layout, "source_positions")
+        x = self._embed(source_ids, table, layout, "source_positions")
         for depth, block in enumerate(self.encoder):
             x = block(x, attend, self.encoder_tensors.of(depth))
         return x
@@ -124,12 +124,12 @@ class Model(EncoderDecoder):
         source: Tensor | None,
     ) -> Tensor:
         """Return the decoder's last states (N, C)."""
-        x = self._embedded(input_ids, self.token_embedding, layout, "target_positions")
+        x = self._embed(input_ids, self.token_embedding, layout, "target_positions")
         for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
             x = block(x, attend, self.attention_tensors.of(depth), cross, source)
         return x
 
-    def _embedded(self, ids: Tensor, tokens: Tensor, layout: Layout, learned: str) -> Tensor:
+    def _embed(self, ids: Tensor, tokens: Tensor, layout: Layout, learned: str) -> Tensor:
         x = F.embedding(ids, tokens)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.hidden_size)

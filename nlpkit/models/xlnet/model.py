@@ -72,15 +72,15 @@ class Layer(nn.Module):
         """Return the states of a stream (N, C) after this layer; `k` and `v` are (K, H, D)."""
         seen = attend(self.heads_of(x, self.query), k, v)
         projected = F.linear(seen.flatten(1), self.project.flatten(1))
-        x = self.attention_norm(x + self._dropped(projected))
-        inner = self._dropped(self.activation(self.up(x)))
-        return self.output_norm(x + self._dropped(self.down(inner)))
+        x = self.attention_norm(x + self._drop(projected))
+        inner = self._drop(self.activation(self.up(x)))
+        return self.output_norm(x + self._drop(self.down(inner)))
 
     def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
         return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
 
 
@@ -142,12 +142,12 @@ class Model(TiedHead):
             "part_start": part_start,
         }
         keys = Keys(layout, fields, self.config.memory > 0 and part_start is not None, cache)
-        streams = [self._dropped(F.embedding(input_ids, self.token_embedding))]
+        streams = [self._drop(F.embedding(input_ids, self.token_embedding))]
         attends = [self._prepare(layout, fields, keys)]
         predicted, of_queries = _queries(fields, next_position, next_part_start)
         if predicted is not None:
             queries = _layout_of(layout, predicted)
-            streams.insert(0, self._dropped(self.query_start[0].expand(len(predicted), -1)))
+            streams.insert(0, self._drop(self.query_start[0].expand(len(predicted), -1)))
             attends.insert(0, self._prepare(queries, of_queries, keys))
         for depth, layer in enumerate(self.order):
             k, v = keys.of(layer, depth, streams[-1])
@@ -155,13 +155,13 @@ class Model(TiedHead):
         hidden = streams[-1]  # of the content
         if predicted is not None:
             hidden = hidden.index_copy(0, predicted, streams[0].to(hidden.dtype))
-        return self._dropped(hidden)
+        return self._drop(hidden)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the state of the last token, <cls>, of each sequence."""
         return last_states(hidden, lengths)
 
-    def _dropped(self, x: Tensor) -> Tensor:
+    def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.config.dropout, self.training)
 
     def _prepare(
