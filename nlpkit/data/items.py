@@ -198,9 +198,8 @@ def build_items(
     for entry in inputs:
         rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
         sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
-    stop = callbacks.should_stop
     hashes = [
-        [content_hash(file, cache_dir / "hashes", stop), file.format]
+        [content_hash(file, cache_dir / "hashes", callbacks.should_stop), file.format]
         for entry in inputs
         for file in entry.files
     ]
