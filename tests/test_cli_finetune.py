@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import recipe
-from nlpkit.commands.finetune import _adapters
+from nlpkit.commands.finetune import _choose_lora_settings
 from tests import _processes, _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
 
@@ -108,7 +108,9 @@ def test_lora_option_takes_ten_times_the_rate_unless_one_is_meant_for_adapters(
     path = tmp_path / "nlg.yaml"
     text = recipe.packaged()["cpm_ant_nlg"].read_text("utf-8")
     path.write_text(re.sub(r"lr: \S+", f"lr: {rate}", text) + more, encoding="utf-8")
-    found = [each for each in _adapters(recipe.load(str(path), sets)) if "train.lr" in each]
+    found = [
+        each for each in _choose_lora_settings(recipe.load(str(path), sets)) if "train.lr" in each
+    ]
     assert found == ([] if lr is None else [lr])
 
 

@@ -647,7 +647,7 @@ def test_writer_too_many_new_tokens_are_refused(ants) -> None:
 
 def test_writer_of_an_objective_that_writes_no_text_is_refused(ants) -> None:
     with pytest.raises(UsageError, match="does not generate text"):
-        Writer(ants[0], _Tokenizer(), SimpleNamespace(), Settings())
+        Writer(ants[0], _Tokenizer(), SimpleNamespace(objectives=()), Settings())
 
 
 @pytest.mark.parametrize(
