@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 
 from nlpkit import recipe, selftest
 from nlpkit.objectives.several.combined import combine
-from nlpkit.selftest import of_examples, of_objective
+from nlpkit.selftest import of_examples, of_objective, of_run
 from nlpkit.selftest.bench import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -94,7 +94,7 @@ def check_defects(path: Path, intact: type, cut: type) -> None:
     `intact` shows the target to the encoder; `cut` loses a token of the text.
     """
     with of_recipe(path) as bench:
-        for proof in (of_objective.no_leak, of_examples.unmasking, of_objective.packed_is_alone):
+        for proof in (of_objective.no_leak, of_examples.unmasking, of_run.packed_is_alone):
             passed, figure = proof(bench.subject)
             assert passed, figure
         use(bench, intact)

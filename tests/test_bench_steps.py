@@ -80,7 +80,7 @@ def test_ratios_are_those_of_the_rounds(table: ModuleType) -> None:
     )
     recipes = import_module("_steps_recipes")
     workload = recipes.Workload("gpt1", "pretrain", "full", "small")
-    plan = table.Plan(workload, Path("x"), 1, 1, [], [], 8192, None, None)
+    plan = table.Plan(workload, Path("x"), 1, 1, [], [], 8192, None)
     group = table.Group(plan, "fp32", {m.name: m for m in (ours, defaults, flags)}, 16e9)
     cells = [row.strip("| ").split(" | ")[2:] for row in table.rows(group)]
     # Rates: 100, 50, 25; 50, 33.3, 8.3; 25. The defaults are faster than the flags by the median.

@@ -469,7 +469,7 @@ def test_closed_stdin_is_one_line(folder, capsys, monkeypatch):
 
 def test_tokenizer_train_of_a_finished_tokenizer_is_refused(folder, capsys):
     assert cli.run(["tokenizer", "train", "r.yaml", "--set", "tokenizer={path: t}"]) == 2
-    assert "only one with a kind can be trained" in capsys.readouterr().err
+    assert "it must have a kind to be trained" in capsys.readouterr().err
 
 
 def test_tokenizer_train_on_a_bad_row_gives_3_and_no_directory(folder, capsys):

@@ -297,7 +297,7 @@ def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
             of_objective.no_leak,
             of_objective.no_neighbour_leak,
             of_examples.unmasking,
-            of_objective.packed_is_alone,
+            of_run.packed_is_alone,
         ):
             passed, figure = proof(bench.subject)
             assert passed, figure

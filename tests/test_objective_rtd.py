@@ -381,9 +381,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
         ),
         (Sampled, of_examples.detection, "with the wrong label"),
         (Unread, of_examples.detection, "0 replaced"),
-        pytest.param(
-            *(Chance, of_objective.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow
-        ),
+        pytest.param(*(Chance, of_run.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow),
         (Partial, of_run.accumulate, "targets of rtd are counted as"),
     ],
 )

@@ -177,7 +177,10 @@ def test_stop_text_may_be_a_sentinel_and_is_not_written() -> None:
     assert not writer._rules.stops(ids)
     assert writer._rules.stops((*ids, second))
     answer = Answer((*ids, second), 0.0, ended=True)
-    assert writer._output(writer._job("a <extra_id_0> cat"), answer).text == "<extra_id_0> be "
+    assert (
+        writer._make_output(writer._make_job("a <extra_id_0> cat"), answer).text
+        == "<extra_id_0> be "
+    )
 
 
 def test_vocabulary_has_the_sentinels_in_t5s_order() -> None:

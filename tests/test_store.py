@@ -787,14 +787,14 @@ def test_scratch_of_a_living_process_is_not_swept(tmp_path):
 
 
 def test_scratch_is_not_swept_while_it_is_being_locked(tmp_path, monkeypatch):
-    locked = cache._locked
+    locked = cache._lock
 
     def other_process_sweeps(handle):
-        monkeypatch.setattr(cache, "_locked", locked)
+        monkeypatch.setattr(cache, "_lock", locked)
         cache._sweep(tmp_path / "stores")
         return locked(handle)
 
-    monkeypatch.setattr(cache, "_locked", other_process_sweeps)
+    monkeypatch.setattr(cache, "_lock", other_process_sweeps)
     with cache.scratch(tmp_path / "stores") as mine:
         assert mine.is_dir()
 

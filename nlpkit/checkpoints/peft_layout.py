@@ -187,7 +187,9 @@ def merge(
     tables = {name.theirs for name in hf_format.names_of(form, lora.TABLE)}
     try:
         for layer in layers.keys() - find_tied_outputs(form, ()):
-            key, is_table = names[f"{layer}.weight"], f"{layer}.weight" in tables
+            # The table of a recurrent family is a parameter, not a layer with a weight.
+            name = layer if layer in names else f"{layer}.weight"
+            key, is_table = names[name], name in tables
             matrices = lora.name_matrices(lora.TABLE if is_table else layer)
             a, b = (adapters[f"{layer}.{matrix}"].float() for matrix in matrices)
             delta = adapter["lora_alpha"] / adapter["r"] * (b @ a)
