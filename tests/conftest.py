@@ -35,6 +35,7 @@ _forks.share()
 _forks.sync_nothing()
 
 GPU = torch.cuda.is_available()
+TESTS = Path(__file__).parent
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
@@ -46,14 +47,50 @@ def _seed() -> None:
 
 # The files that take longest, which begin first: the workers are to end together.
 LONGEST = (
-    *("every_part", "selftest", "train", "cli_finetune", "readme", "attention", "cli_pretrain"),
-    *("grid", "store", "lora", "cli_eval", "encoder_runs", "report", "faults_native"),
-    *("budget_runs", "selftest_provable", "selftest_objectives", "optimizers_runs", "pipelines"),
-    *("recipe", "objective_rtd", "faults_save", "dotted", "faults_evaluation", "generate"),
-    *("budget", "faults_kill", "cli", "plan", "score_bleu_fuzz", "eval_metrics", "two_tokenizers"),
-    *("layers", "tasks_gpt_runs", "objective_cpm_ant", "faults_surroundings", "cli_score"),
-    *("tasks_spans_runs", "faults_signals", "model_gpt", "trackers"),
-    *("selftest_rows", "parts_attention", "completion"),
+    "whole/test_every_part.py",
+    "selftest/test_selftest.py",
+    "train/test_train.py",
+    "commands/test_finetune.py",
+    "docs/test_readme.py",
+    "attention/test_attention.py",
+    "commands/test_pretrain.py",
+    "commands/test_grid.py",
+    "data/test_store.py",
+    "checkpoints/test_lora.py",
+    "commands/test_eval.py",
+    "models/test_encoder_runs.py",
+    "report/test_report.py",
+    "whole/test_faults_native.py",
+    "train/test_budget_runs.py",
+    "selftest/test_provable.py",
+    "selftest/test_objectives.py",
+    "train/test_optimizers_runs.py",
+    "checkpoints/test_pipelines.py",
+    "recipe/test_recipe.py",
+    "objectives/test_rtd.py",
+    "whole/test_faults_save.py",
+    "contracts/test_dotted.py",
+    "whole/test_faults_evaluation.py",
+    "generate/test_engine.py",
+    "train/test_budget.py",
+    "whole/test_faults_kill.py",
+    "commands/test_cli.py",
+    "plan/test_plan.py",
+    "score/test_bleu_fuzz.py",
+    "evaluate/test_metrics.py",
+    "runs/test_two_tokenizers.py",
+    "whole/test_layers.py",
+    "objectives/test_tasks_gpt_runs.py",
+    "objectives/test_cpm_ant.py",
+    "whole/test_faults_surroundings.py",
+    "commands/test_score.py",
+    "objectives/test_tasks_spans_runs.py",
+    "whole/test_faults_signals.py",
+    "models/test_gpt.py",
+    "train/test_trackers.py",
+    "selftest/test_rows.py",
+    "attention/test_parts_outside.py",
+    "commands/test_completion.py",
 )
 
 
@@ -81,10 +118,11 @@ def pytest_collection(session: pytest.Session) -> None:
     if worker is None or session.config.getoption("file_or_dir"):
         return
     number, count = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
-    for file in sorted(Path(__file__).parent.glob("test_*.py"))[number::count]:
+    for file in sorted(TESTS.rglob("test_*.py"))[number::count]:
         # What fails will fail again where pytest reports it.
         with contextlib.suppress(Exception, pytest.skip.Exception):
-            importlib.import_module(f"{__package__}.{file.stem}")
+            parts = file.relative_to(TESTS).with_suffix("").parts
+            importlib.import_module(".".join((str(__package__), *parts)))
 
 
 def pytest_collection_finish() -> None:
@@ -94,8 +132,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    rank = {f"test_{name}.py": number for number, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+    rank = {TESTS / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path, len(rank)))
     for item in items:
         if item.get_closest_marker("real_data") and not REAL_DATA.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"the real data sets are not in {REAL_DATA}"))

@@ -1,0 +1,46 @@
+"""`bench/first_step.py` and `bench/cross_entropy.py` with something small: their tables."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import _tiny
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+def _rows(*command: object) -> list[list[str]]:
+    """Run a script of `bench`; return the cells of its table, the head first."""
+    words = [sys.executable, str(BENCH / str(command[0])), *map(str, command[1:])]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("|")]
+    assert re.fullmatch(r"\|(---\|)+", lines.pop(1))
+    return [line.strip("| ").split(" | ") for line in lines]
+
+
+@pytest.mark.slow
+def test_first_step_is_timed_from_the_end_of_the_import(tmp_path: Path) -> None:
+    head, (name, *seconds) = _rows("first_step.py", _tiny.write(tmp_path), "--rounds", "1")
+    assert head == ["recipe", "import torch", "first step after it", "its processor time"]
+    assert name == str(tmp_path / "tiny.yaml")
+    imported, step, processor = map(float, seconds)
+    assert imported > 0
+    assert processor > 0
+    assert step > 0
+
+
+@pytest.mark.slow
+def test_loss_and_products_are_timed_in_both_types() -> None:
+    head, *rows = _rows("cross_entropy.py", "--vocabulary", "50", "20000", "--rounds", "1")
+    assert head == ["vocabulary", "type", "loss", "products alone", "their share"]
+    kinds = [(vocabulary, kind) for vocabulary, kind, *_ in rows]
+    assert kinds == [(v, kind) for v in ("50", "20,000") for kind in ("float32", "bfloat16")]
+    for *_, loss, products, share in rows:
+        assert re.fullmatch(r"\d+", loss)
+        assert re.fullmatch(r"\d+", products)
+        assert re.fullmatch(r"\d+%", share)
+    assert int(rows[-2][2]) > 0

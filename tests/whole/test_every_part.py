@@ -1,0 +1,184 @@
+"""Every part once through the command line, at the sizes of the shipped recipes (`--smoke-test`).
+
+A recipe is put together from shipped ones: model and tokenizer of one, objective and data of
+another. In `make test` one case of each list; in `make test-all` every cell of README's table,
+every kind of attention with every family that takes it, and every backend, optimizer, tokenizer and
+precision.
+"""
+
+import itertools
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nlpkit import cli, registry
+from nlpkit.commands import _parts
+
+ROOT = Path(__file__).resolve().parents[2]
+# The recipe of a family, and that of an objective, where it has another name.
+FAMILIES = {"gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
+OBJECTIVES = {
+    "classification": "gpt1_classify", "clm": "gpt2", "entailment": "gpt1_entail",
+    "generation": "lstm_label", "image_classification": "vit", "mlm": "roberta",
+    "multiple_choice": "gpt1_choice", "nsp": "bert", "plm": "xlnet", "prefix_lm": "gpt2",
+    "question_answering": "bert_qa", "reorder": "gpt2", "rtd": "electra",
+    "scheduled_sampling": "seq2seq", "similarity": "gpt1_similarity", "sop": "albert",
+    "span": "spanbert", "span_corruption": "t5", "tagging": "bert_tag", "tlm": "xlm_tlm",
+    "wwm": "roberta",
+}  # fmt: skip
+# The objectives that a kind of attention is tried with; the first that fits is taken.
+WITH_KINDS = ("clm", "mlm", "span_corruption", "plm", "cpm_ant", "rtd", "image_classification")
+KINDS = {"aft": {"max_length": 512}, "fixed": {"stride": 32, "summary": 8}}  # settings
+TRAIN = {"steps": 2, "tokens_per_step": 1024, "lr": 1.0e-3, "schedule": "constant"}
+
+
+@pytest.fixture(autouse=True)
+def _in_the_repository(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # where the recipes find their data
+
+
+def _shipped(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / f"recipes/{name}.yaml").read_text("utf-8"))
+    return found
+
+
+def _write(folder: Path, objective: str, family: str, **sections: Any) -> Path:
+    """Write the recipe; `sections` are added, or take the place of those of the family."""
+    data = _shipped(OBJECTIVES.get(objective, objective))
+    same = data.get("model", {}).get("family") == family
+    start = data if same else _shipped(FAMILIES.get(family, family))
+    listed = data["objective"] if isinstance(data["objective"], list) else [data["objective"]]
+    own = [each for each in listed if each["name"] == objective]
+    values = {
+        "name": "part",
+        "model": start["model"] | {"family": family},
+        "data": data["data"],
+        "objective": own[0] if own else {"name": objective, "max_length": 128},
+        "train": TRAIN,
+        **({"tokenizer": start["tokenizer"]} if "tokenizer" in start else {}),
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(values | sections), "utf-8")
+    return path
+
+
+def _run(path: Path, *options: str) -> int:
+    return cli.run(["pretrain", str(path), "--json", "--device", "cpu", *options])
+
+
+def _passes(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> None:
+    code = _run(path, "--smoke-test", *options)
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    assert json.loads(printed.out)["passed"]
+
+
+def _slow(cases: list[Any], fast: Any) -> list[Any]:
+    """Mark all cases but one."""
+    return [
+        case
+        if case == fast
+        else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
+        for case in cases
+    ]
+
+
+def _cells() -> list[tuple[str, str, bool]]:
+    """Return objective, family, and whether it needs another setting, of each cell."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n\n", text, re.DOTALL)
+    head, _, *rows = ([c.strip(" `") for c in row.split("|")[1:-1]] for row in table.splitlines())
+    return [
+        (name, family, cell == "(yes)")
+        for name, *cells in rows
+        for family, cell in zip(head[1:], cells, strict=True)
+        if cell
+    ]
+
+
+@cache
+def _with_setting() -> dict[str, dict[str, list[str]]]:
+    return _parts.list_other_settings()
+
+
+@pytest.mark.parametrize(
+    ("objective", "family", "marked"), _slow(_cells(), ("multiple_choice", "bert", False))
+)
+def test_every_cell_of_the_table_of_objectives_and_families(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], objective: str, family: str, marked: bool
+) -> None:
+    path = _write(tmp_path, objective, family)
+    setting = ["--set", _with_setting()[objective][family][0]] if marked else []
+    _passes(path, capsys, *setting)
+
+
+# The families that take a kind; others may refuse it.
+DECODERS, ENCODERS = {"gpt", "gpt2"}, {"albert", "bert", "electra", "roberta", "xlm"}
+CAUSAL = DECODERS | {"roberta", "xlm", "t5", "transformer"}
+EITHER = DECODERS | ENCODERS | {"t5", "transformer"}
+TAKEN: dict[str, set[str]] = {
+    **dict.fromkeys(["causal", "fixed", "local_window", "relative_bias_causal", "strided"], CAUSAL),
+    **dict.fromkeys(["aft", "block_local", "linear", "memory_compressed"], EITHER),
+    "cosformer": EITHER - {"t5"},
+    **dict.fromkeys(["full", "group", "relative", "relative_bias"], DECODERS | ENCODERS),
+    "seen_range": {"bert"},
+    "cpm_ant": set(),  # its sizes are settings of its model
+}
+KINDS_AND_FAMILIES = list(
+    itertools.product(registry.names("attention/kinds"), registry.names("models"))
+)
+
+
+@pytest.mark.parametrize(("kind", "family"), _slow(KINDS_AND_FAMILIES, ("strided", "gpt2")))
+def test_every_kind_of_attention_with_every_family(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, family: str
+) -> None:
+    attention = {"kind": kind, **KINDS.get(kind, {})}
+    for objective in WITH_KINDS:
+        path = _write(tmp_path, objective, family, attention=attention)
+        if _run(path, "--dry-run") == 0:
+            capsys.readouterr()
+            _passes(path, capsys)
+            return
+        refused = capsys.readouterr().err
+        assert "Traceback" not in refused
+        assert f"{path}:" in refused
+    assert family not in TAKEN[kind]
+
+
+@pytest.mark.parametrize("name", _slow(registry.names("train/optimizers"), "muon"))
+def test_every_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    _passes(_write(tmp_path, "clm", "gpt2", train=TRAIN | {"optimizer": name}), capsys)
+
+
+@pytest.mark.parametrize("name", _slow(["auto", "fp32", "bf16"], "bf16"))
+def test_every_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    _passes(_write(tmp_path, "mlm", "bert", train=TRAIN | {"precision": name}), capsys)
+
+
+@pytest.mark.parametrize("name", _slow(registry.names("tokenizers"), "unigram"))
+def test_every_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    objective, family = ("cpm_ant", "cpm_ant") if name == "cpm_ant" else ("clm", "gpt2")
+    _passes(
+        _write(tmp_path, objective, family, tokenizer={"kind": name, "vocab_size": 2000}), capsys
+    )
+
+
+# Backends that do not train on a CPU, with the reason.
+ELSEWHERE = {"flash": "CUDA", "varlen": "CUDA", "flex": "no backward pass on CPU"}
+
+
+@pytest.mark.parametrize("name", _slow(registry.names("attention/backends"), "sparse"))
+def test_every_backend(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    kind = "strided" if name == "sparse" else "causal"
+    path = _write(tmp_path, "clm", "gpt2", attention={"kind": kind, "backend": name})
+    if name in ELSEWHERE:
+        assert _run(path, "--smoke-test") == 2
+        assert ELSEWHERE[name] in capsys.readouterr().err
+    else:
+        _passes(path, capsys)
