@@ -1,15 +1,18 @@
-"""What a command enters: `python -m tests._path pretrain cpm_ant --out DIR` prints it.
+"""What a command enters: each file of nlpkit in which a function is, in order.
 
-The table of docs/design.md is this output: each file of nlpkit in which a function is entered, in
-order, with the first line of its docstring. Bodies of modules and classes do not count.
+`python -m tests._path` prints the table of docs/design.md, that of `nlpkit pretrain cpm_ant`;
+`python -m tests._path VERB …` that of another command. The sentence is the first of the file's
+docstring. Bodies of modules and classes do not count.
 """
 
 import ast
 import inspect
 import json
+import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -39,11 +42,22 @@ class Trace:
 def trace(*arguments: str | Path) -> Trace:
     """Run `nlpkit ARGUMENTS` in a process of its own; return what it enters."""
     command = [sys.executable, "-m", "tests._path", "--trace", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT.parent)
+    with tempfile.TemporaryDirectory() as cache:  # so that a tokenizer is trained
+        fixed = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "NLPKIT_CACHE": cache}
+        surroundings = os.environ | fixed
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=ROOT.parent, env=surroundings
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     files = {file: _lines(file, {tuple(each) for each in of}) for file, of in found["in"].items()}
     return Trace(files, found["modules"])
+
+
+def trace_pretrain(out: Path) -> Trace:
+    """Return what `nlpkit pretrain cpm_ant` enters, with small sizes, in a new directory."""
+    sets = (word for each in SMALL for word in ("--set", each))
+    return trace("pretrain", "cpm_ant", *sets, "--out", out, "-q")
 
 
 def table(found: Trace) -> list[str]:
@@ -98,7 +112,8 @@ def main() -> None:
     """Print the table for the command line."""
     if sys.argv[1:2] == ["--trace"]:
         _run(sys.argv[2:])
-    found = trace(*sys.argv[1:])
+    with tempfile.TemporaryDirectory() as folder:
+        found = trace(*sys.argv[1:]) if sys.argv[1:] else trace_pretrain(Path(folder) / "run")
     print("\n".join(table(found)))
     entered = sum(found.files.values())
     print(f"{len(found.files)} files, {found.lines} lines, {entered} of functions entered, "

@@ -1,0 +1,18 @@
+"""The path of a plain run: docs/design.md lists its files, and it does not get longer."""
+
+from pathlib import Path
+
+from tests import _path
+
+DESIGN = Path(__file__).parents[2] / "docs/design.md"
+
+
+def test_path_of_a_run_is_that_of_the_docs_and_gets_no_longer(tmp_path: Path) -> None:
+    found = _path.trace_pretrain(tmp_path / "run")
+    listed = DESIGN.read_text(encoding="utf-8").split("<!-- path -->")[1].strip().splitlines()
+    assert listed[2:] == _path.table(found), "paste what `python -m tests._path` prints"
+    # Lower a figure when it has fallen; machinery that is added takes as much away elsewhere.
+    assert len(found.files) <= 101
+    assert found.lines <= 16_600
+    assert sum(found.files.values()) <= 7_250
+    assert found.modules <= 174
