@@ -13,6 +13,11 @@ from nlpkit.errors import UsageError
 
 _NOT_CONTRACTS = (object, ABC, Protocol, Generic)
 _ABSENT = object()
+# Other names for members, in parts that are older than their contract; nothing would read them.
+_RENAMED = {
+    **{"pieces": "ranges", "shares": "head_groups"},
+    **{"joins": "composable", "alter": "transform", "slack": "max_shrink"},
+}
 _NEAR = 0.85  # likeness of two names, from 0 to 1, above which one is taken for the other
 
 
@@ -60,7 +65,8 @@ def misspelt(part: Any, contract: type) -> tuple[str, str] | None:
     own = _own_names(part, contract)
     lacking = [name for name in known if name not in own]
     for name in own:
-        if name not in known and (near := _nearest(name, lacking, _NEAR)):
+        renamed = _RENAMED.get(name) if _RENAMED.get(name) in lacking else None
+        if name not in known and (near := renamed or _nearest(name, lacking, _NEAR)):
             return name, near
     return None
 
