@@ -113,7 +113,7 @@ class Kind(Protocol):
         self, config: Any, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens
     ) -> Tensor:
         """Return the row of the tensor `table` for each pair of query and key."""
-        raise NotImplementedError
+        raise NotImplementedError  # asked only of a kind whose `tensors` have a `table`
 
     def keys_in_sight(self, config: Any) -> tuple[int, int] | None:
         """Return how many keys to the left and to the right a query sees; None: it is no window."""

@@ -136,7 +136,7 @@ class Objective(ABC):
 
     def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
         """Return the spans where `cut_mark` is at `starts` in all documents as one."""
-        raise NotImplementedError
+        raise NotImplementedError  # asked only where there is a `cut_mark`
 
     @abstractmethod
     def length(self, pieces: np.ndarray) -> np.ndarray:
@@ -195,7 +195,8 @@ class Objective(ABC):
         parts = (*self.objectives, *self.members)
         return {name: text for each in parts for name, text in each.checkpoint_files().items()}
 
-    # The rest is for `nlpkit selftest`. In a list each objective describes only itself.
+    # The rest is for `nlpkit selftest`. In a list each objective describes only itself. The three
+    # methods are called only where an objective has its own (`check.defines`).
 
     shown_rate: float | None = None  # the share of the targets of which `shown` is True
     # Whether a head classifies each token as replaced (label 1) or original (label 0).
