@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from nlpkit import __version__
-from nlpkit.checkpoints import hf_model
+from nlpkit.checkpoints import hf_writing
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
@@ -50,7 +50,7 @@ def make_cpm_ant():
         prompt_length=8, segment_types=8, num_buckets=128, max_distance=512,
     )  # fmt: skip
     model = cpm_ant_model.Model(config, VOCABULARY).eval()
-    settings, tensors = hf_model.to_hf("cpm_ant", config, model.state_dict())[""]
+    settings, tensors = hf_writing.to_hf("cpm_ant", config, model.state_dict())[""]
     theirs = CpmAntForCausalLM(CpmAntConfig(**settings)).eval()
     theirs.load_state_dict(tensors)
     objective = cpm_ant_objective.Objective(
@@ -63,7 +63,7 @@ def make_gpt():
     """Return our model, its objective and transformers' model with the same weights."""
     config = gpt.Config(hidden_size=256, num_layers=4, num_heads=8, max_positions=1024)
     model = gpt_model.Model(config, VOCABULARY).eval()
-    settings, tensors = hf_model.to_hf("gpt", config, model.state_dict())[""]
+    settings, tensors = hf_writing.to_hf("gpt", config, model.state_dict())[""]
     theirs = OpenAIGPTLMHeadModel(OpenAIGPTConfig(**settings)).eval()
     theirs.load_state_dict(tensors)
     objective = clm_objective.Objective(clm_objective.Config(max_length=1024), _Tokenizer(), config)

@@ -17,7 +17,7 @@ from transformers import (
     OpenAIGPTLMHeadModel,
 )
 
-from nlpkit.checkpoints import hf_layout, peft_layout
+from nlpkit.checkpoints import hf_layout, hf_writing, peft_layout
 from nlpkit.models import (
     albert,
     bert,
@@ -91,7 +91,7 @@ def base(family: str, directory: Path) -> nn.Module:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
     directory.mkdir(parents=True)
-    hf_layout.write(directory, *to_hf(family, CONFIGS[family], model.state_dict()))
+    hf_writing.write(directory, *to_hf(family, CONFIGS[family], model.state_dict()))
     Tokenizer(WORDS).save(directory)
     return model
 
@@ -164,7 +164,7 @@ def write_adapters(
     targets = lora.find_targets(config, module(family), CONFIGS[family])
     directory.mkdir()
     settings, tensors = hf_layout.read(base_path)
-    hf_layout.write_settings(directory, settings)
+    hf_writing.write_settings(directory, settings)
     Tokenizer(WORDS).save(directory)
     made = peft_layout.Adapters(family, config, targets, base_path)
     peft_layout.write(directory, made, model.state_dict(), tensors)

@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 
 
 def to_hf(
     family: str, config: Any, state: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return `config.json` and tensors of a state dict, or of its gradients."""
-    return hf_model.to_hf(family, config, state)[""]
+    return hf_writing.to_hf(family, config, state)[""]
 
 
 def from_hf(family: str, directory: Path) -> tuple[Any, dict[str, Tensor]]:

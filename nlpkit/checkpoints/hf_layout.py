@@ -1,13 +1,11 @@
-"""Directories in the layout of `transformers`: `config.json` and safetensors."""
+"""Reads directories in the layout of `transformers`: `config.json` and safetensors."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit.contracts.format import FOLDERS
@@ -23,64 +21,6 @@ NOTES = "nlpkit.json"  # the objective with its settings, which transformers doe
 # `config.json` and tensors of a directory, and those of all its subfolders ("": the directory).
 Content = tuple[dict[str, Any], dict[str, Tensor]]
 Folders = dict[str, Content]
-
-
-def write_folders(directory: Path, folders: Folders, max_shard: int | None = None) -> None:
-    """Write `config.json` and `model.safetensors` of each folder; see `write`."""
-    for folder, (settings, tensors) in folders.items():
-        (directory / folder).mkdir(exist_ok=True)
-        write(directory / folder, settings, tensors, max_shard)
-
-
-def write(
-    directory: Path,
-    settings: Mapping[str, Any],
-    tensors: Mapping[str, Tensor],
-    max_shard: int | None = None,
-) -> None:
-    """Write `config.json` and `model.safetensors`, or its shards of at most `max_shard` bytes."""
-    write_settings(directory, settings)
-    if max_shard is None:
-        save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
-        return
-    shards = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=max_shard)
-    for name, keys in shards.filename_to_tensors.items():
-        save_tensors(directory / name, {key: tensors[key] for key in keys}, {"format": "pt"})
-    if shards.is_sharded:
-        parameters = sum(tensor.numel() for tensor in tensors.values())
-        metadata = {"total_parameters": parameters, **shards.metadata}
-        index = {"metadata": metadata, "weight_map": shards.tensor_to_filename}
-        text = json.dumps(index, indent=2, sort_keys=True)
-        (directory / INDEX).write_text(text + "\n", encoding="utf-8")
-
-
-def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None
-) -> None:
-    """Write a safetensors file with default permissions; `save_file` alone makes it private.
-
-    Tensors on `meta` have no content, and are not written.
-    """
-    if any(tensor.is_meta for tensor in tensors.values()):
-        return
-    path.touch()
-    permissions = path.stat().st_mode
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, path, metadata=metadata)
-    path.chmod(permissions)
-
-
-def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
-    """Write `config.json`."""
-    own = {name: value for name, value in settings.items() if name != FOLDERS}
-    text = json.dumps(own, indent=2, ensure_ascii=False)
-    (directory / "config.json").write_text(text + "\n", encoding="utf-8")
-
-
-def write_notes(directory: Path, notes: Mapping[str, Any]) -> None:
-    """Write `nlpkit.json`."""
-    text = json.dumps(notes, indent=1, ensure_ascii=False)
-    (directory / NOTES).write_text(text + "\n", encoding="utf-8")
 
 
 def read(directory: Path, known: Iterable[str] = ()) -> Content:

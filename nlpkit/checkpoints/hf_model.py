@@ -1,7 +1,6 @@
-"""Models in the layout of `transformers`: their family, settings and tensors, ours and theirs.
+"""From the layout of `transformers` to a model: its family, its settings and its tensors.
 
-The tables of names and settings are those of the family (`FORMAT`, `models/formats/hf_format.py`);
-the files are read and written by `checkpoints/hf_layout.py`.
+The tables of names and settings are those of the family (`FORMAT`, `models/formats/hf_format.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +14,13 @@ from torch import Tensor
 from nlpkit import registry
 from nlpkit.attention.choice import Choice
 from nlpkit.checkpoints import hf_layout
-from nlpkit.checkpoints.hf_layout import Content, Folders
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format, hf_reading
 from nlpkit.models.formats.rows import vocabulary_size
-from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, find_head, task_head
+from nlpkit.models.layers.head import HEAD, TaskHead, find_head
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
@@ -107,95 +105,6 @@ def find_family(settings: Mapping[str, Any], directory: Path, family: str | None
             f"{file}: made by family {named!r}, and model_type {model_type} is of {fitting[0]}"
         )
     return named if isinstance(named, str) else fitting[0]
-
-
-@dataclass(frozen=True)
-class TokenIds:
-    """Ids of special tokens that transformers is told; None where there is no such token."""
-
-    pad: int | None = None
-    bos: int | None = None
-    eos: int | None = None
-    target_start: int | None = None  # begins a target with a source
-    target_end: int | None = None
-
-
-def to_hf(
-    family: str,
-    config: ModelConfig,
-    weights: Mapping[str, Tensor],
-    ids: TokenIds = TokenIds(),
-    head: TaskHead | None = None,
-    labels: Sequence[str] | None = None,
-) -> Folders:
-    """Return `config.json` and tensors of a model, with the task's output layer if it has one.
-
-    A model with an output layer is saved as the model `head` of transformers (`TASK_HEADS` in
-    `model.py`; default: the sequence classifier), whose outputs are called `labels`; if
-    transformers has no such model, with the class of the family and a layer of our own.
-
-    Raises:
-        UsageError: a family's table of names is not complete.
-    """
-    module, light = families.load_model(family), families.load(family)
-    form, body = module.FORMAT, {k: v for k, v in weights.items() if not k.startswith(PREFIX)}
-    try:
-        tensors = hf_format.to_hf_tensors(form, config, body)
-    except KeyError as error:
-        raise UsageError(f"family {family}: FORMAT.names has no row for {error}") from error
-    notes: dict[str, Any] = {"family": family}
-    if inner := {folder: each for folder, each in form.folders.items() if each.present(config)}:
-        notes["folders"] = [*inner]
-    if config.attention:
-        notes["attention"] = [choice.to_json() for choice in config.kinds]
-    folders = {}
-    for folder, each in {"": form, **inner}.items():
-        settings = hf_format.to_hf_settings(
-            each,
-            config,
-            model_type=light.MODEL_TYPE,
-            vocab_size=vocabulary_size(body, families.vocabulary(family)),
-            notes=None if folder else notes,
-        )
-        # transformers has no such family, or would compute the family's default attention
-        if not (config.has_default_attention and each.architecture):
-            settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
-            settings["architectures"] = []
-        folders[folder] = settings, tensors[folder]
-    _add_token_ids(folders[""][0], form, config, ids)
-    if HEAD in weights:
-        _add_head(folders[""], head or task_head(module, SEQUENCE), weights, labels)
-    return folders
-
-
-def _add_token_ids(
-    settings: dict[str, Any], form: HfFormat, config: ModelConfig, ids: TokenIds
-) -> None:
-    for name, found in (("bos_token_id", ids.bos), ("eos_token_id", ids.eos)):
-        if found is not None or form.bos_and_eos:
-            settings.setdefault(name, found)
-    if ids.pad is not None:
-        settings.setdefault("pad_token_id", ids.pad)
-    if form.has_padding:
-        settings["pad_token_id"] = -1 if ids.pad is None else ids.pad
-    begin, end = ids.target_start, ids.target_end
-    if config.encodes_source and begin is not None and end is not None:
-        padding = begin if ids.pad is None else ids.pad
-        if settings.get("decoder_vocab_size") and padding >= settings["vocab_size"]:
-            padding = 0  # it must be an id of both vocabularies
-        settings.update(decoder_start_token_id=begin, eos_token_id=end, pad_token_id=padding)
-
-
-def _add_head(
-    content: Content, head: TaskHead, weights: Mapping[str, Tensor], labels: Sequence[str] | None
-) -> None:
-    settings, tensors = content
-    tensors |= {theirs: weights[ours] for ours, theirs in head.names.items()}
-    names = labels or [f"LABEL_{i}" for i in range(len(weights[HEAD]))]
-    settings["id2label"] = dict(enumerate(names))
-    settings["label2id"] = {name: i for i, name in enumerate(names)}
-    if head.architecture:
-        settings["architectures"] = [head.architecture]
 
 
 def from_hf(

@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from nlpkit.checkpoints.hf_layout import check_dtypes, load_tensors, save_tensors
+from nlpkit.checkpoints.hf_layout import check_dtypes, load_tensors
 from nlpkit.checkpoints.hf_model import OBJECTIVE_HEADS
+from nlpkit.checkpoints.hf_writing import save_tensors
 from nlpkit.errors import FileError
 
 FILE = "objective.safetensors"

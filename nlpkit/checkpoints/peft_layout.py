@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_writing
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError
 from nlpkit.models import families, lora
@@ -92,7 +92,7 @@ def write(
     }
     (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
     tensors = {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
-    hf_layout.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
+    hf_writing.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
 def _task_type(form: HfFormat, head_kind: str | None) -> str | None:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout, hf_model
+from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing
 from nlpkit.contracts.objective import PREPROCESSOR
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Task
@@ -72,7 +72,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     model = part.module().Model(part.config, vocab_size if part.vocabulary else 0, backend)
     # An incomplete table of names must cause an error now, not at the first checkpoint.
     weights = {name: tensor.to("meta") for name, tensor in model.state_dict().items()}
-    hf_model.to_hf(part.family, part.config, weights)
+    hf_writing.to_hf(part.family, part.config, weights)
     old: Mapping[str, torch.Tensor] = {}
     if part.start is not None:
         old, part.start = part.start, None

@@ -1,6 +1,7 @@
 """Converts a checkpoint to the layout of `transformers`: merges adapters, changes the precision."""
 
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,9 @@ from torch import Tensor
 from nlpkit import __version__
 from nlpkit.checkpoints import (
     any_layout,
-    generation_settings,
     hf_layout,
     hf_model,
+    hf_writing,
     objective_heads,
     tokenizer_files,
 )
@@ -81,17 +82,19 @@ def convert(
     parameters = sum(tensor.numel() for tensor in model.loaded.state.values())
 
     def write(directory: Path) -> None:
-        hf_layout.write_folders(directory, folders, options.max_shard)
+        hf_writing.write_folders(directory, folders, options.max_shard)
         _write_beside(model, directory, folders[""][0])
-        model_card.write(directory, _make_card(model, directory, parameters, averaged))
+        card = _make_card(model, directory, parameters, averaged)
+        (directory / model_card.CARD).write_text(card, encoding="utf-8")
 
     _publish(out, write)
     files = [file for folder in folders for file in (out / folder).glob("model*.safetensors")]
     path = model.weights.path
+    name = model_card.read_name(path) or out.name
     return {
         "checkpoint": str(out),
         "source": str(path),
-        "upload": model_card.make_upload_command(out, model_card.read_name(path) or out.name),
+        "upload": shlex.join(["hf", "upload", f"USER/{name}", str(out), "."]),
         "family": model.family,
         "precision": next(name for name, each in PRECISIONS.items() if each == model.dtype),
         "parameters": parameters,
@@ -122,9 +125,9 @@ def _load(weights: Weights, options: Options, warn: Callable[[str], None]) -> _M
 def _make_folders(model: _Model) -> hf_layout.Folders:
     """Return what is written as `config.json` and weights, with what `config.json` had before."""
     config, old = model.loaded.config, model.weights.settings
-    ids = generation_settings.find_token_ids(model.objective, model.tokenizer, config)
+    ids = hf_writing.find_token_ids(model.objective, model.tokenizer, config)
     loaded = model.loaded
-    folders = hf_model.to_hf(model.family, config, loaded.state, ids, loaded.head)
+    folders = hf_writing.to_hf(model.family, config, loaded.state, ids, loaded.head)
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old
         settings = {
@@ -147,12 +150,12 @@ def _write_beside(model: _Model, directory: Path, settings: dict[str, Any]) -> N
         use = tokenizer_files.describe_use(model.objective, model.loaded.config, model.tokenizer)
         tokenizer_files.save(model.tokenizer, directory, use)
     generation = hf_layout.read_if_there(
-        path / generation_settings.FILE
-    ) or generation_settings.choose_settings(model.objective, model.tokenizer, settings)
-    generation_settings.write(directory, generation)
+        path / hf_writing.GENERATION
+    ) or hf_writing.choose_generation(model.objective, model.tokenizer, settings)
+    hf_writing.write_generation(directory, generation)
     notes = {**any_layout.read_notes(path), "nlpkit": __version__}
     notes.pop("base", None)
-    hf_layout.write_notes(directory, notes)
+    hf_writing.write_notes(directory, notes)
     more = model.objective.checkpoint_files() if model.objective is not None else {}
     for name, text in more.items():
         old = path / name  # which may have been edited

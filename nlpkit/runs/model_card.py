@@ -1,12 +1,6 @@
-"""The model card of a checkpoint, `README.md`: what it is, its data and scores, how to open it.
-
-A run writes it into its best and its latest checkpoint when it ends, and `nlpkit convert` into what
-it writes: these are handed to others. Users edit it: a card that is there is never written again,
-and the manifest of a checkpoint does not name it.
-"""
+"""The model card that `nlpkit convert` writes: the model, its data, its scores, how to open it."""
 
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +10,7 @@ from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE
 from nlpkit.contracts.abilities import DecodesOutput, Generative
 from nlpkit.contracts.family_model import FamilyModel
-from nlpkit.disk import name_path_in_errors, read_json
+from nlpkit.disk import read_json
 from nlpkit.models import families
 from nlpkit.plural import number_of
 from nlpkit.runs.data_files import DATA_FILES
@@ -28,8 +22,6 @@ _LICENCE = """\
 Not stated yet. Write here under which licence others may use the model, and write its short name
 (such as `apache-2.0`) at `license` in the first lines of this file, without the `#`.
 """
-# Of a run's checkpoint, for resuming; whoever opens the model needs none of them.
-PRIVATE = ("*optimizer*", "trained.safetensors", "training*", files.MANIFEST)
 GENERATING = ("text-generation", "text2text-generation")
 _PIPELINE = """\
 from transformers import pipeline
@@ -92,14 +84,10 @@ def make_card(
     """
     settings, notes = hf_layout.read_settings(directory), hf_layout.read_notes(directory)
     family = settings.get("nlpkit", {}).get("family", settings["model_type"])
-    base = (hf_layout.read_adapters(directory) or {}).get("base_model_name_or_path")
     named = notes.get("objective") or []
     names = [f"`{each['name']}`" for each in (named if isinstance(named, list) else [named])]
     trained = f"trained for {', '.join(names)} " if names else ""
     head, theirs = _describe_opening(settings, notes.get("folders", ()), objective, family)
-    if base:
-        head = ["library_name: peft"]
-        theirs = "`nlpkit convert . DIRECTORY` merges the adapters, for transformers, too.\n"
     ours = ["nlpkit eval . --data FILE", "nlpkit finetune RECIPE --from ."]
     if isinstance(objective, Generative):
         ours.insert(0, 'echo "Once upon a time" | nlpkit generate .')
@@ -108,7 +96,7 @@ def make_card(
         "---", "# license: apache-2.0   (fill in: the licence of the model)", *head,
         f"tags: [nlpkit, {family}]", "---\n",
         f"# {name or 'model'}\n",
-        f"{f'Adapters (LoRA) of {base}, a' if base else 'A'} model of family `{family}` with "
+        f"A model of family `{family}` with "
         f"{parameters:,} parameters, {trained}with nlpkit {__version__}.\n",
         *(["The weights are the mean of several checkpoints:\n"] if averaged else []),
         *(["".join(f"- {path}\n" for path in averaged)] if averaged else []),
@@ -182,30 +170,6 @@ def _read_scores(path: Path, step: int) -> dict[str, float]:
 def _format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     rule = ["---"] * len(head)
     return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
-
-
-def write(directory: Path, content: str) -> None:
-    """Write a card, unless there is one."""
-    path = directory / CARD
-    if not path.exists():
-        with name_path_in_errors(path):
-            path.write_text(content, encoding="utf-8")
-
-
-def make_upload_command(directory: Path, name: str) -> str:
-    """Return the command that uploads a directory to the Hub, without what nobody else needs."""
-    left_out = [each for each in PRIVATE if any(directory.glob(each))]
-    excluded = [part for each in left_out for part in ("--exclude", each)]
-    return shlex.join(["hf", "upload", f"USER/{name}", str(directory), ".", *excluded])
-
-
-def write_for_run(run: Path, parameters: int, objective: object) -> str | None:
-    """Write the cards of a finished run; return how to upload the checkpoint to use."""
-    found = [files.read_pointer(run, name) for name in ("best", "latest")]
-    for path in dict.fromkeys(filter(None, found)):
-        write(path, make_card(path, path, parameters=parameters, objective=objective))
-    chosen = files.choose_checkpoint(run)
-    return None if chosen is None else make_upload_command(chosen[0], read_name(chosen[0]))
 
 
 def find_pipeline(

@@ -20,7 +20,7 @@ from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Progress, Step, Stream, steps
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DivergedError, FileError
+from nlpkit.errors import DivergedError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted, value_at
 from nlpkit.runs import build, checks, data_files, fastest_precision, save
@@ -87,7 +87,6 @@ def pretrain(
     conclude(run, state, held_out, pace)
     if accelerator.is_main_process:
         directory.set_status(finished=True, step=state.step)
-        _write_card(run)
     final = files.read_pointer(directory.path, "latest")
     assert final is not None
     return final
@@ -267,18 +266,3 @@ def _trackers(run: Run, state: State) -> "Trackers":
     name, path = run.resolved.recipe.name, run.directory.path
     tracked = TrackedRun(name, path, str(run_id), state.step, settings)
     return Trackers(run.settings.trackers, tracked, run.log.warn)
-
-
-def _write_card(run: Run) -> None:
-    """Write the model cards, and log how to upload the model. The run is finished without them."""
-    from nlpkit.runs import model_card
-
-    parameters = sum(each.numel() for each in run.unwrapped.model.parameters())
-    try:
-        command = model_card.write_for_run(run.directory.path, parameters, run.data.objective)
-    except FileError as error:
-        run.log.warn(f"no model card: {error}")
-        return
-    run.log.info(
-        f"to share the model, fill in the licence in its {model_card.CARD}, then: {command}"
-    )

@@ -15,9 +15,8 @@ from torch import Tensor
 from nlpkit import __version__
 from nlpkit.checkpoints import (
     files,
-    generation_settings,
-    hf_layout,
     hf_model,
+    hf_writing,
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
@@ -104,7 +103,7 @@ def _write(
     def write(directory: Path) -> None:
         _write_model(run, directory, weights, state.progress(run.settings))
         for name, tensors in others.items():
-            hf_layout.save_tensors(directory / name, tensors)
+            hf_writing.save_tensors(directory / name, tensors)
         (directory / files.TRAINING).write_text(state_text(run, state), encoding="utf-8")
 
     _keep_tokenizer(run)
@@ -122,7 +121,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         from nlpkit.checkpoints import objective_heads
 
         weights = objective_heads.write(directory, weights)
-    ids = generation_settings.find_token_ids(objective, tokenizer, part.config)
+    ids = hf_writing.find_token_ids(objective, tokenizer, part.config)
     notes: dict[str, Any] = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
@@ -134,25 +133,25 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
 
         plain = lora.remove_adapters(weights)
     labels = objective.config.setting("labels")
-    folders = hf_model.to_hf(part.family, part.config, plain, ids, part.head, labels)
+    folders = hf_writing.to_hf(part.family, part.config, plain, ids, part.head, labels)
     settings, tensors = folders[""]
     if objective.config.setting("regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"
-    generation_settings.write(
-        directory, generation_settings.choose_settings(objective, tokenizer, settings)
+    hf_writing.write_generation(
+        directory, hf_writing.choose_generation(objective, tokenizer, settings)
     )
     if part.lora is None:
-        hf_layout.write_folders(directory, folders)
+        hf_writing.write_folders(directory, folders)
     else:
         from nlpkit.checkpoints import peft_layout
 
         assert part.source is not None  # checked by the recipe
         grown = bool(part.new_tokens(run.data.vocab_size))
-        hf_layout.write_settings(directory, settings)
+        hf_writing.write_settings(directory, settings)
         adapters = (part.family, part.lora, part.targets, part.source, part.head_kind)
         peft_layout.write(directory, peft_layout.Adapters(*adapters), weights, tensors, grown=grown)
         notes["base"] = part.base_hash
-    hf_layout.write_notes(directory, notes)
+    hf_writing.write_notes(directory, notes)
     for name, text in objective.checkpoint_files().items():
         (directory / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:

@@ -7,7 +7,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.models import families
 
@@ -77,7 +77,7 @@ def inputs(ids: Tensor, pad: int = 0, token_types: Tensor | None = None) -> dict
 def assert_gradients_equal(family: str, loaded: Any, model: Any, theirs: nn.Module) -> None:
     """Assert that all gradients of transformers' model are ours, under its names."""
     gradients = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    written = hf_model.to_hf(family, loaded.config, gradients)[""][1]
+    written = hf_writing.to_hf(family, loaded.config, gradients)[""][1]
     compared = 0
     for name, parameter in theirs.named_parameters():
         if parameter.grad is not None:
@@ -90,8 +90,8 @@ def assert_opens_both_ways(family: str, config: Any, architecture: str, director
     """Assert that our checkpoint opens in transformers without a report, and comes back exactly."""
     torch.manual_seed(2)
     model = families.load_model(family).Model(config, VOCAB).eval()
-    written = hf_model.to_hf(family, config, model.state_dict())
-    hf_layout.write_folders(directory, written)
+    written = hf_writing.to_hf(family, config, model.state_dict())
+    hf_writing.write_folders(directory, written)
     theirs, report = getattr(transformers, architecture).from_pretrained(
         directory, output_loading_info=True
     )

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files, hf_layout, hf_model
+from nlpkit.checkpoints import files, hf_layout, hf_model, hf_writing
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.formats.hf_format import matches
 from nlpkit.models.formats.rows import resize_embeddings, vocabulary_size
@@ -58,7 +58,7 @@ def test_checkpoint_is_written_byte_for_byte_as_ever(family: str, tmp_path: Path
         name: (torch.arange(tensor.numel(), dtype=torch.float32) + i).reshape(tensor.shape)
         for i, (name, tensor) in enumerate(shapes)
     }
-    hf_layout.write_folders(tmp_path, hf_model.to_hf(family, config, state))
+    hf_writing.write_folders(tmp_path, hf_writing.to_hf(family, config, state))
     names = ("config.json", hf_layout.WEIGHTS)
     found = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in names]
     assert tuple(found) == WRITTEN[family]
@@ -247,9 +247,9 @@ def test_patterns_are_parts_of_dotted_names(pattern: str, name: str, expected: b
 def halves(tmp_path: Path) -> tuple[Halves, Path]:
     """A model of two halves, and the directory that it is written to."""
     model = Halves(HalvesConfig(), 6)
-    folders = hf_model.to_hf(HALVES, HalvesConfig(), model.state_dict())
+    folders = hf_writing.to_hf(HALVES, HalvesConfig(), model.state_dict())
     (tmp_path / "halves").mkdir()
-    hf_layout.write_folders(tmp_path / "halves", folders)
+    hf_writing.write_folders(tmp_path / "halves", folders)
     return model, tmp_path / "halves"
 
 
@@ -304,10 +304,10 @@ def test_folder_that_a_checkpoint_has_not_can_be_drawn_afresh(halves: tuple[Halv
 
 
 def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) -> None:
-    folders = hf_model.to_hf(HALVES, HalvesConfig(), Halves(HalvesConfig(), 6).state_dict())
+    folders = hf_writing.to_hf(HALVES, HalvesConfig(), Halves(HalvesConfig(), 6).state_dict())
 
     def write(directory: Path) -> None:
-        hf_layout.write_folders(directory, folders)
+        hf_writing.write_folders(directory, folders)
         for name in (files.TRAINING, files.OPTIMIZER_STATE):
             (directory / name).write_text("")
 
@@ -338,7 +338,7 @@ def test_folder_outside_of_the_checkpoint_is_refused(
     _, place = halves
     settings = hf_layout.read_settings(place)
     settings["nlpkit"]["folders"] = [folder]
-    hf_layout.write_settings(place, settings)
+    hf_writing.write_settings(place, settings)
     with pytest.raises(FileError, match=r"nlpkit.folders is .*; must be names"):
         hf_layout.read(place)
 
@@ -353,7 +353,7 @@ def test_tensor_that_a_family_can_do_without_may_be_missing(halves: tuple[Halves
         "missing, set to 0: halves.pooler.dense.weight, halves.pooler.dense.bias"
     ]
     # What is not there is not written either.
-    folders = hf_model.to_hf(HALVES, loaded.config, loaded.state)
+    folders = hf_writing.to_hf(HALVES, loaded.config, loaded.state)
     assert not any("pooler" in name for name in folders[""][1])
 
 
@@ -384,7 +384,7 @@ def test_family_without_a_vocabulary_has_no_tokens_to_count(tmp_path: Path) -> N
     state = model.state_dict()
     assert vocabulary_size(state, part.vocabulary) == model.vocab_size == 0
     assert part.new_tokens(1000) == 0
-    hf_layout.write_folders(tmp_path, hf_model.to_hf(PLAIN, PlainConfig(), state))
+    hf_writing.write_folders(tmp_path, hf_writing.to_hf(PLAIN, PlainConfig(), state))
     assert "vocab_size" not in hf_layout.read_settings(tmp_path)
     config, found = from_hf(PLAIN, tmp_path)
     assert config == PlainConfig()

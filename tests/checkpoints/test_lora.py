@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification, OpenAIGPTModel
 
 from nlpkit import recipe, registry
-from nlpkit.checkpoints import any_layout, hf_layout, hf_model, peft_layout
+from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import lora
 from nlpkit.models.formats.hf_format import in_memory, linear_names, table_layer
@@ -168,7 +168,7 @@ def test_lora_table_of_ours_opens_in_peft_with_equal_logits(family: str, tmp_pat
     state = hf_model.from_hf(family, tmp_path / "ours", *read).state
     torch.testing.assert_close(state[lora.TABLE], model.token_embedding.detach())
     (tmp_path / "merged").mkdir()
-    hf_layout.write(tmp_path / "merged", *to_hf(family, _adapters.CONFIGS[family], state))
+    hf_writing.write(tmp_path / "merged", *to_hf(family, _adapters.CONFIGS[family], state))
     found, expected = (
         _their_logits(each) for each in (opened, _adapters.theirs(family, tmp_path / "merged"))
     )

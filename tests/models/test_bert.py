@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.models.bert import Config
@@ -114,7 +114,7 @@ def test_checkpoint_of_the_first_releases_is_read(tmp_path: Path) -> None:
         for name, value in plain.items()
     }
     assert len(old.keys() - plain.keys()) == 12  # 5 norms and the head's, two tensors each
-    hf_layout.write(tmp_path, settings, old)
+    hf_writing.write(tmp_path, settings, old)
     model, loaded = oracle.ours("bert", tmp_path)
     assert (loaded.missing, loaded.unexpected) == ((), ())
     assert loaded.config == Config(**SIZES)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, CpmAntConfig, CpmAntForCausalLM
 
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_writing
 from nlpkit.models.cpm_ant import Config, Prompts
 from nlpkit.models.cpm_ant.model import Model, prompt_blocks
 from nlpkit.objectives import cpm_ant as objective_file
@@ -178,7 +178,7 @@ def test_target_is_not_seen_by_what_comes_before_it(model: Model) -> None:
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(model: Model, tmp_path) -> None:
     model = model.float()
     settings, tensors = to_hf("cpm_ant", SMALL, model.state_dict())
-    hf_layout.write(tmp_path, settings, tensors)
+    hf_writing.write(tmp_path, settings, tensors)
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is CpmAntForCausalLM
     assert not any(report.values()), report

@@ -10,7 +10,7 @@ import transformers
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from nlpkit.checkpoints import any_layout, hf_layout, hf_model
+from nlpkit.checkpoints import any_layout, hf_model, hf_writing
 from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import FileError
@@ -123,7 +123,7 @@ def test_states_both_losses_and_gradients_equal_transformers(tmp_path: Path, set
 
 def _assert_gradients_equal(loaded: Any, made: nn.Module, *theirs: nn.Module) -> None:
     gradients = {name: p.grad for name, p in made.named_parameters() if p.grad is not None}
-    folders = hf_model.to_hf("electra", loaded.config, gradients)
+    folders = hf_writing.to_hf("electra", loaded.config, gradients)
     compared = set()
     for folder, half in zip(("", "generator"), theirs, strict=True):
         for name, parameter in half.named_parameters():
@@ -158,7 +158,7 @@ def test_both_halves_open_in_transformers_and_come_back_exactly(tmp_path: Path, 
     config = Config(**SIZES | more)
     torch.manual_seed(2)
     made = model.Model(config, VOCAB).eval()
-    hf_layout.write_folders(tmp_path, hf_model.to_hf("electra", config, made.state_dict()))
+    hf_writing.write_folders(tmp_path, hf_writing.to_hf("electra", config, made.state_dict()))
     for folder, name in (("", "ElectraForPreTraining"), ("generator", "ElectraForMaskedLM")):
         half, report = getattr(transformers, name).from_pretrained(
             tmp_path / folder, output_loading_info=True
@@ -194,7 +194,7 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
     found = made.replaced_logits(made(LENGTHS, ids, types))
     torch.testing.assert_close(found, oracle.seen(expected), **CLOSE)
     # Written, it has no folder.
-    assert [*hf_model.to_hf("electra", loaded.config, made.state_dict())] == [""]
+    assert [*hf_writing.to_hf("electra", loaded.config, made.state_dict())] == [""]
 
 
 def test_generator_that_may_be_missing_is_drawn_in_the_default_size(tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ def test_heads_of_transformers_give_the_same_scores(
         found = found.T
     torch.testing.assert_close(found, theirs(**given).logits, **CLOSE)
     weights = {**made.state_dict(), **{f"head.{k}": v for k, v in head.state_dict().items()}}
-    written = hf_model.to_hf("electra", loaded.config, weights, head=form)[""]
+    written = hf_writing.to_hf("electra", loaded.config, weights, head=form)[""]
     assert written[0]["architectures"] == [architecture]
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(written[1][name], tensor), name
@@ -276,8 +276,8 @@ def test_model_that_transformers_saved_from_ours_opens_without_its_generator(
     tmp_path: Path,
 ) -> None:
     made = model.Model(Config(**SIZES), VOCAB)
-    folders = hf_model.to_hf("electra", made.config, made.state_dict())
-    hf_layout.write_folders(tmp_path, folders)
+    folders = hf_writing.to_hf("electra", made.config, made.state_dict())
+    hf_writing.write_folders(tmp_path, folders)
     half = transformers.ElectraForPreTraining.from_pretrained(tmp_path)
     half.save_pretrained(tmp_path / "theirs")
     saved = json.loads((tmp_path / "theirs/config.json").read_text())

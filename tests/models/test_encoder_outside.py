@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import wordpiece
@@ -93,7 +93,7 @@ def test_model_equals_transformers_logits_losses_and_gradients(tmp_path: Path) -
     expected.loss.backward()
     loss.backward()
     gradients = {name: p.grad for name, p in ours.named_parameters()}
-    written = hf_model.to_hf(FAMILY, loaded.config, gradients)[""][1]
+    written = hf_writing.to_hf(FAMILY, loaded.config, gradients)[""][1]
     for name, parameter in theirs.named_parameters():
         torch.testing.assert_close(written[name], parameter.grad, **close)
 
@@ -101,7 +101,9 @@ def test_model_equals_transformers_logits_losses_and_gradients(tmp_path: Path) -
 def test_checkpoints_open_in_transformers_bit_for_bit(tmp_path: Path) -> None:
     torch.manual_seed(2)
     model = Model(Config(**SIZES), 70).eval()
-    hf_layout.write_folders(tmp_path, hf_model.to_hf(FAMILY, Config(**SIZES), model.state_dict()))
+    hf_writing.write_folders(
+        tmp_path, hf_writing.to_hf(FAMILY, Config(**SIZES), model.state_dict())
+    )
     theirs, said = transformers.BertForPreTraining.from_pretrained(
         tmp_path, output_loading_info=True
     )

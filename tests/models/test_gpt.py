@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadM
 from nlpkit import attention, recipe
 from nlpkit.attention.choice import Choice
 from nlpkit.attention.kinds import causal
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_layout, hf_writing
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import FileError, Unsupported
 from nlpkit.models.formats.rows import resize_embeddings
@@ -119,7 +119,7 @@ def test_token_is_not_seen_by_what_comes_before_it(model) -> None:
 
 
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(model, tmp_path) -> None:
-    hf_layout.write(tmp_path, *to_hf("gpt", SMALL, model.state_dict()))
+    hf_writing.write(tmp_path, *to_hf("gpt", SMALL, model.state_dict()))
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is OpenAIGPTLMHeadModel
     assert not any(report.values()), report
@@ -151,7 +151,7 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
 
 def test_checkpoint_with_another_activation_is_refused(model, tmp_path) -> None:
     settings, tensors = to_hf("gpt", SMALL, model.state_dict())
-    hf_layout.write(tmp_path, settings | {"afn": "relu"}, tensors)
+    hf_writing.write(tmp_path, settings | {"afn": "relu"}, tensors)
     with pytest.raises(FileError, match="afn is 'relu'; this family has 'gelu' only"):
         from_hf("gpt", tmp_path)
 

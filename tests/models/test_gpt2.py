@@ -17,8 +17,8 @@ from transformers import (
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
-from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.checkpoints.hf_model import TokenIds
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
+from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import FileError
 from nlpkit.generate.engine import generate
@@ -116,7 +116,7 @@ def test_loss_of_transformers_on_its_own_labels_is_ours(model) -> None:
 @pytest.mark.parametrize("inner", [None, 48])
 def test_checkpoint_opens_in_transformers_and_comes_back_exactly(inner, tmp_path) -> None:
     model = _random(SMALL.model_copy(update={"intermediate_size": inner}))
-    hf_layout.write(tmp_path, *to_hf("gpt2", model.config, model.state_dict()))
+    hf_writing.write(tmp_path, *to_hf("gpt2", model.config, model.state_dict()))
     theirs, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
     assert type(theirs) is GPT2LMHeadModel
     assert not any(report.values()), report
@@ -170,7 +170,7 @@ def test_checkpoint_with_a_setting_that_we_lack_is_refused(
     model, setting, value, message, tmp_path
 ) -> None:
     settings, tensors = to_hf("gpt2", SMALL, model.state_dict())
-    hf_layout.write(tmp_path, settings | {setting: value}, tensors)
+    hf_writing.write(tmp_path, settings | {setting: value}, tensors)
     with pytest.raises(FileError) as raised:
         from_hf("gpt2", tmp_path)
     assert message in str(raised.value)
@@ -191,8 +191,10 @@ def test_classifier_is_transformers_classifier(model, tmp_path) -> None:
     model.head = Head(32, 3, 0.0).eval()
     with torch.no_grad():
         model.head.weight.normal_()
-    folders = hf_model.to_hf("gpt2", SMALL, model.state_dict(), TokenIds(0), labels=["a", "b", "c"])
-    hf_layout.write_folders(tmp_path, folders)
+    folders = hf_writing.to_hf(
+        "gpt2", SMALL, model.state_dict(), TokenIds(0), labels=["a", "b", "c"]
+    )
+    hf_writing.write_folders(tmp_path, folders)
     theirs, report = GPT2ForSequenceClassification.from_pretrained(
         tmp_path, output_loading_info=True
     )

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from nlpkit import recipe
 from nlpkit.attention.cache import Cache
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_writing
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.models import families, lora, lora_config
 from nlpkit.models.layers import recurrent_layers
@@ -202,7 +202,7 @@ def test_layout_of_its_own_says_so_and_comes_back_exactly(family, variant, tmp_p
     assert settings["model_type"] == f"nlpkit-{family}"  # transformers does not open it
     assert settings["architectures"] == []
     assert {f"cells.{name}" for name, _ in model.cells.named_parameters()} <= tensors.keys()
-    hf_layout.write(tmp_path, settings, tensors)
+    hf_writing.write(tmp_path, settings, tensors)
     config, state = from_hf(family, tmp_path)
     assert config == model.config
     assert state.keys() == model.state_dict().keys()
@@ -213,7 +213,7 @@ def test_convert_warns_that_transformers_has_no_such_model(tmp_path) -> None:
     model = families.load_model("lstm").Model(_config("lstm"), len(_adapters.WORDS))
     settings, tensors = to_hf("lstm", model.config, model.state_dict())
     (tmp_path / "base").mkdir()
-    hf_layout.write(tmp_path / "base", settings, tensors)
+    hf_writing.write(tmp_path / "base", settings, tensors)
     Tokenizer(_adapters.WORDS).save(tmp_path / "base")
     warnings: list[str] = []
     convert(tmp_path / "base", tmp_path / "out", warn=warnings.append)

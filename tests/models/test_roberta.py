@@ -6,8 +6,8 @@ import pytest
 import torch
 import transformers
 
-from nlpkit.checkpoints import hf_model
-from nlpkit.checkpoints.hf_model import TokenIds
+from nlpkit.checkpoints import hf_writing
+from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.models.layers import packs
 from nlpkit.models.layers.head import task_head
@@ -95,7 +95,7 @@ def test_classifier_of_transformers_gives_the_same_scores(tmp_path: Path) -> Non
     found = head(made.summary(made(LENGTHS, input_ids=ids), LENGTHS))
     torch.testing.assert_close(found, theirs(**oracle.inputs(ids, 1)).logits, **CLOSE)
     weights = {**made.state_dict(), **{f"head.{k}": v for k, v in head.state_dict().items()}}
-    written = hf_model.to_hf("roberta", loaded.config, weights, TokenIds(0))[""]
+    written = hf_writing.to_hf("roberta", loaded.config, weights, TokenIds(0))[""]
     assert written[0]["pad_token_id"] == 1  # the positions depend on it, not on the tokenizer
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(written[1][name], tensor), name

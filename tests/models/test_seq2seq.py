@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_writing
 from nlpkit.models.seq2seq import Config
 from nlpkit.models.seq2seq.model import Model
 from tests._formats import from_hf, to_hf
@@ -253,7 +253,7 @@ def test_layout_of_its_own_says_so_and_comes_back_exactly(variant, tmp_path) -> 
     model = _model(variant)
     settings, tensors = to_hf("seq2seq", model.config, model.state_dict())
     assert settings["model_type"] == "nlpkit-seq2seq"  # transformers does not open it
-    hf_layout.write(tmp_path, settings, tensors)
+    hf_writing.write(tmp_path, settings, tensors)
     config, state = from_hf("seq2seq", tmp_path)
     assert config == model.config
     assert state.keys() == model.state_dict().keys()

@@ -8,8 +8,8 @@ import torch
 import transformers
 from torch import nn
 
-from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.checkpoints.hf_model import TokenIds
+from nlpkit.checkpoints import hf_writing
+from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
 from nlpkit.models.t5 import Config
 from nlpkit.models.t5.model import Model
@@ -63,10 +63,10 @@ def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path,
     config = Config(**SIZES, attention_dropout=0.0, **more)
     torch.manual_seed(0)
     model = Model(config, VOCAB).eval()
-    folders = hf_model.to_hf(
+    folders = hf_writing.to_hf(
         "t5", config, model.state_dict(), TokenIds(0, target_start=0, target_end=1)
     )
-    hf_layout.write_folders(tmp_path, folders)
+    hf_writing.write_folders(tmp_path, folders)
     theirs, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
         tmp_path, output_loading_info=True
     )
@@ -134,7 +134,7 @@ def test_gate_that_transformers_has_no_name_for_is_refused() -> None:
 def test_initial_weights_have_the_deviations_of_transformers() -> None:
     config = Config(hidden_size=64, num_layers=1, num_heads=4, head_dim=16, gated=True)
     torch.manual_seed(0)
-    ours = hf_model.to_hf("t5", config, Model(config, 300).state_dict())[""][1]
+    ours = hf_writing.to_hf("t5", config, Model(config, 300).state_dict())[""][1]
     theirs = transformers.T5ForConditionalGeneration(
         transformers.T5Config(
             vocab_size=300, d_model=64, d_kv=16, num_layers=1, num_heads=4,

@@ -8,8 +8,8 @@ import torch
 import transformers
 from torch import nn
 
-from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.checkpoints.hf_model import TokenIds
+from nlpkit.checkpoints import hf_writing
+from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
 from nlpkit.models.transformer import Config
 from nlpkit.models.transformer.model import Model, sinusoids
@@ -155,10 +155,10 @@ def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path,
     model = Model(config, VOCAB).eval()
     if config.output_bias:
         nn.init.normal_(model.token_bias)
-    folders = hf_model.to_hf(
+    folders = hf_writing.to_hf(
         "transformer", config, model.state_dict(), TokenIds(0, target_start=0, target_end=1)
     )
-    hf_layout.write_folders(tmp_path, folders)
+    hf_writing.write_folders(tmp_path, folders)
     again, loaded = oracle.ours("transformer", tmp_path)
     assert (loaded.missing, loaded.unexpected) == ((), ())
     assert loaded.config == config.model_copy(update={"encoder_layers": config.encoder_depth})

@@ -11,7 +11,7 @@ import transformers
 from pydantic import ValidationError
 from torch import Tensor
 
-from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.data.images import patches
 from nlpkit.errors import FileError
 from nlpkit.models.formats import hf_format
@@ -86,7 +86,7 @@ def test_states_loss_and_gradients_equal_transformers(tmp_path: Path, settings) 
         parameter.data = parameter.grad
     theirs.save_pretrained(tmp_path / "gradients")
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    found = hf_model.to_hf("vit", loaded.config, gradients, head=loaded.head)[""][1]
+    found = hf_writing.to_hf("vit", loaded.config, gradients, head=loaded.head)[""][1]
     wanted = hf_layout.read(tmp_path / "gradients")[1]
     assert found.keys() == wanted.keys()
     for name, gradient in wanted.items():
@@ -143,8 +143,8 @@ def test_heads_open_in_transformers(tmp_path: Path, kind: str) -> None:
     head = TASK_HEADS[kind]
     model.head = head.new(32, 3, 0.0)
     names = ["a", "b", "c"]
-    folders = hf_model.to_hf("vit", model.config, model.state_dict(), head=head, labels=names)
-    hf_layout.write_folders(tmp_path, folders)
+    folders = hf_writing.to_hf("vit", model.config, model.state_dict(), head=head, labels=names)
+    hf_writing.write_folders(tmp_path, folders)
     pixels, packed, lengths = _images(model.config)
     summary = model.summary(model.eval()(lengths, packed), lengths)
     if kind == "image_classification":

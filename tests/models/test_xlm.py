@@ -8,8 +8,8 @@ import torch
 import transformers
 from transformers.models.xlm.modeling_xlm import create_sinusoidal_embeddings
 
-from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.checkpoints.hf_model import TokenIds
+from nlpkit.checkpoints import hf_writing
+from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.errors import FileError
 from nlpkit.models.layers.head import task_head
@@ -94,15 +94,15 @@ def test_sinusoidal_positions_are_those_of_transformers_and_are_not_trained() ->
 def test_checkpoint_without_a_padding_token_opens_with_the_same_states(tmp_path: Path) -> None:
     torch.manual_seed(2)
     made = model.Model(Config(**SIZES), VOCAB).eval()
-    folders = hf_model.to_hf("xlm", made.config, made.state_dict())
-    hf_layout.write_folders(tmp_path, folders)
+    folders = hf_writing.to_hf("xlm", made.config, made.state_dict())
+    hf_writing.write_folders(tmp_path, folders)
     theirs = transformers.XLMWithLMHeadModel.from_pretrained(tmp_path).eval()
     ids = torch.arange(10)  # all of them are tokens, whatever transformers' default padding is
     with torch.no_grad():
         torch.testing.assert_close(
             made.logits(made((10,), input_ids=ids)), theirs(ids[None]).logits[0], **CLOSE
         )
-    padded = hf_model.to_hf("xlm", made.config, made.state_dict(), TokenIds(3))
+    padded = hf_writing.to_hf("xlm", made.config, made.state_dict(), TokenIds(3))
     assert padded[""][0]["pad_token_id"] == 3
 
 
@@ -140,7 +140,7 @@ def test_task_models_of_transformers_give_the_same_scores(
         expected = oracle.seen(logits) if of_tokens else logits
     torch.testing.assert_close(found, expected, **CLOSE)
     weights = {**made.state_dict(), **{f"head.{k}": v for k, v in head.state_dict().items()}}
-    settings, tensors = hf_model.to_hf("xlm", loaded.config, weights, head=loaded.head)[""]
+    settings, tensors = hf_writing.to_hf("xlm", loaded.config, weights, head=loaded.head)[""]
     assert settings["architectures"] == [head_class.architecture]
     for name, tensor in theirs.state_dict().items():
         assert torch.equal(tensors[name], tensor), name

@@ -14,7 +14,7 @@ import pytest
 
 import nlpkit
 from nlpkit import registry
-from nlpkit.checkpoints import hf_model
+from nlpkit.checkpoints import hf_writing
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts import check, family_model
 from nlpkit.contracts import model as family_contract
@@ -307,7 +307,7 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     state = model.state_dict()
     drawn = module.Model(config, 7, "auto").state_dict()
     assert {n: t.shape for n, t in state.items()} == {n: t.shape for n, t in drawn.items()}
-    hf_model.to_hf(name, config, state)
+    hf_writing.to_hf(name, config, state)
     assert {*module.FORMAT.sizes} <= {*family.Config.model_fields}
     # An untied output table is only in models with other settings.
     assert {len(state[table]) for table in family.VOCABULARY if table in state} <= {7}
