@@ -64,7 +64,7 @@ class Disk:
         """Replace the functions that change files while open."""
         from safetensors import torch as safetensors
 
-        from nlpkit.checkpoints import hf_layout
+        from nlpkit.checkpoints import hf_writing
 
         with contextlib.ExitStack() as stack:
             for name in ("fsync", "rename", "replace", "mkdir", "symlink", "unlink", "rmdir"):
@@ -77,7 +77,7 @@ class Disk:
             for module in (builtins, io):
                 stack.enter_context(mock.patch.object(module, "open", self._open(module.open)))
             save_file = self._save_file(safetensors.save_file)
-            stack.enter_context(mock.patch.object(hf_layout, "save_file", save_file))
+            stack.enter_context(mock.patch.object(hf_writing, "save_file", save_file))
             yield self
 
     def _before(self, name: str, real: Any, which: int) -> Any:

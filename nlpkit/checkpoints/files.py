@@ -7,16 +7,14 @@ partial checkpoint. A directory without a manifest is a damaged checkpoint, and 
 """
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
-from nlpkit.disk import file_sha256, name_path_in_errors, sync, write_json
+from nlpkit.disk import file_sha256, name_path_in_errors, sync
 from nlpkit.errors import FileError
-from nlpkit.plural import all_of, number_of
 
 MANIFEST = "manifest.json"
 TRAINING = "training.json"  # state of the run: step, position in the data, ...
@@ -53,104 +51,14 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
 
 def list_directories(run: Path) -> list[Checkpoint]:
     """Return all directories named like checkpoints, complete or not, newest step first."""
-    found = [(p, step) for p in directory(run).glob("*") if (step := _step(p)) is not None]
+    found = [(p, step) for p in directory(run).glob("*") if (step := step_of(p)) is not None]
     return sorted((Checkpoint(p, step) for p, step in found), key=lambda c: -c.step)
 
 
-def _step(path: Path) -> int | None:
+def step_of(path: Path) -> int | None:
     """Return the step that the name of a checkpoint's directory tells, or None for other names."""
     name, _, number = path.name.partition("-")
     return int(number) if name == "step" and number.isdecimal() else None
-
-
-def find_corruption(path: Path) -> str | None:
-    """Return the first problem of a checkpoint's files, or None if all hashes match."""
-    if not (path / MANIFEST).is_file():  # a pipe is no file: reading it would block
-        return f"{MANIFEST} is missing"
-    return _find_problem(path, resumable=True)
-
-
-def verify(path: Path) -> None:
-    """Raise `FileError` if a file that an opened model needs is not as its manifest says."""
-    if (path / MANIFEST).is_file() and (problem := _find_problem(path, resumable=False)):
-        raise FileError(f"{path}: {problem}")
-
-
-def _find_problem(path: Path, resumable: bool) -> str | None:
-    """Return the first problem; where the run is not `resumable`, its state is not looked at."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        files, state = dict(manifest["files"]), (TRAINING, OPTIMIZER_STATE)
-        if resumable and (lacking := [name for name in state if name not in files]):
-            return f"{MANIFEST} does not name {lacking[0]}"
-        if resumable and {_step(path), _step(path.resolve())} - {None, manifest["step"]}:
-            return f"it is step {manifest['step']} by its {MANIFEST}, copied to this name"
-        for name, entry in files.items():
-            target = path / name
-            if name in state and not resumable:
-                continue
-            if not is_inside(name):
-                return f"{MANIFEST} names {name!r}, which is outside the checkpoint"
-            if not target.is_file():
-                return f"{name} is missing"
-            if (size := target.stat().st_size) != entry["bytes"]:
-                return f"{name} has {number_of(size, 'bytes')}, not {entry['bytes']}"
-            if file_sha256(target) != entry["sha256"]:
-                return f"{name} has changed since it was written (its hash differs)"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return f"{MANIFEST}: {error}"
-    return None
-
-
-def is_inside(name: str) -> bool:
-    """Return whether a file name in a manifest is a path inside the checkpoint."""
-    parts = PurePath(name).parts
-    return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
-
-
-def find_newest_valid(
-    run: Path,
-    info: Callable[[str], None],
-    find_problem: Callable[[Path], str | None] = find_corruption,
-) -> Checkpoint | None:
-    """Return the newest valid checkpoint, or None if there is no checkpoint.
-
-    `info` is called for each damaged newer checkpoint, which is renamed to `damaged-step-…`, so
-    that the run can save this step again. `find_problem` returns what is wrong with a checkpoint.
-
-    Raises:
-        FileError: all checkpoints are damaged.
-    """
-    checkpoints = list_directories(run)
-    problems: list[tuple[Path, str]] = []
-    for checkpoint in checkpoints:
-        problem = find_problem(checkpoint.path)
-        if problem is None:
-            for path, cause in problems:
-                info(
-                    f"{path} is damaged ({cause}); renamed to {_rename_damaged(path)}; "
-                    f"{checkpoint.path.name} is used"
-                )
-            return checkpoint
-        problems.append((checkpoint.path, problem))
-    if checkpoints:
-        raise FileError(
-            f"{directory(run)}: {all_of(len(checkpoints), 'checkpoints are damaged')}: "
-            + "; ".join(f"{path.name}: {cause}" for path, cause in problems)
-            + "; restore one, or start a new run with another --out"
-        )
-    return None
-
-
-def _rename_damaged(path: Path) -> str:
-    """Rename a damaged checkpoint to `damaged-NAME`; return the new name."""
-    name, number = f"damaged-{path.name}", 1
-    while os.path.lexists(path.with_name(name)):
-        number += 1
-        name = f"damaged-{path.name}.{number}"
-    with name_path_in_errors(path):
-        path.rename(path.with_name(name))
-    return name
 
 
 def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
@@ -170,7 +78,7 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
             for path in sorted(p for p in draft.rglob("*") if p.is_file()):
                 sync(path)
                 name = path.relative_to(draft).as_posix()
-                files[name] = _describe(path)
+                files[name] = describe(path)
             (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
             sync(draft / MANIFEST)
             for path in (*filter(Path.is_dir, draft.rglob("*")), draft):
@@ -182,16 +90,6 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
             raise
         set_pointer(run, "latest", target)
     return target
-
-
-def amend(path: Path, name: str, text: str) -> None:
-    """Add a file to a checkpoint, atomically: the manifest is replaced last."""
-    with name_path_in_errors(path):
-        (path / name).write_text(text, encoding="utf-8")
-        sync(path / name)
-        manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        manifest["files"][name] = _describe(path / name)
-    write_json(path / MANIFEST, manifest)
 
 
 def training_file(path: Path) -> Path:
@@ -265,5 +163,6 @@ def find_named(path: Path) -> Path | None:
     raise FileError(f"{path}: the run has no {path.name} checkpoint{remedy}")
 
 
-def _describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> dict[str, Any]:
+    """Return the entry of a file in a manifest."""
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

@@ -23,8 +23,9 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import trial
 from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned, plan
+from nlpkit.runs.resume import find_problem, read_state
 from nlpkit.runs.run import Data, ModelPart, from_first
-from nlpkit.runs.save import FITTED, find_problem, read_state
+from nlpkit.runs.save import FITTED
 from nlpkit.train import machine, memory, recompute
 from nlpkit.train.processes import is_sharded
 from nlpkit.train.settings import Config

@@ -14,6 +14,7 @@ from nlpkit.checkpoints import (
     files,
     hf_layout,
     hf_model,
+    integrity,
     objective_heads,
     tokenizer_files,
 )
@@ -237,7 +238,7 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
         path = found[0]
     if not path.exists():
         raise FileError(f"{path}: no such checkpoint to start from")
-    files.verify(path)
+    integrity.verify(path)
     return path.resolve()
 
 

@@ -12,6 +12,7 @@ from nlpkit.checkpoints import (
     any_layout,
     files,
     hf_model,
+    integrity,
     objective_heads,
 )
 from nlpkit.checkpoints.hf_model import find_family
@@ -68,7 +69,7 @@ def open_checkpoint(
     """
     target = machine.find_device(device)
     directory = find_checkpoint(user_path(path), info)
-    files.verify(directory)
+    integrity.verify(directory)
     settings, tensors = any_layout.read(directory, family)
     family = find_family(settings, directory, family)
     loaded = hf_model.from_hf(family, directory, settings, tensors)

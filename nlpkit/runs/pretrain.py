@@ -24,7 +24,6 @@ from nlpkit.errors import DivergedError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted, value_at
 from nlpkit.runs import build, checks, data_files, fastest_precision, save
-from nlpkit.runs import resume as resuming
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.run import Data, ModelPart, Run, Training, from_first, token_characters
 from nlpkit.train.held_out import HeldOut
@@ -61,15 +60,18 @@ def pretrain(
     """
     accelerator = make_accelerator(resolved.recipe.train, device, log)
     with stop.abortable():
-        named = resuming.named_checkpoint(resume)
+        named = None if resume in ("auto", "never") else Path(resume)
         run = prepare(resolved, directory, accelerator, log, stop, named)
-    checkpoint = from_first(PartialState(), lambda: resuming.find_checkpoint(run, resume))
-    state = resuming.restore(run, checkpoint) if checkpoint else State()
+    checkpoint, state = None, State()
+    if named or from_first(PartialState(), lambda: files.list_directories(directory.path)):
+        from nlpkit.runs import resume as resuming
+
+        checkpoint, state = resuming.restore(run, named)
     announce(run, state)
     pace = _pace(run, state)
     if accelerator.is_main_process and state.step == 0:
         save.rehearse(run)
-    resuming.begin(run, checkpoint, state)  # before, nothing is written but the cache
+    save.begin(run, checkpoint, state)  # before, nothing is written but the cache
     if accelerator.is_main_process:
         data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
     held_out = _held_out(run)

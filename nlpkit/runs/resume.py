@@ -1,41 +1,44 @@
 """Resumes a run from a checkpoint."""
 
-import platform
+import json
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from nlpkit import __version__
 from nlpkit.checkpoints import (
     any_layout,
     files,
     hf_layout,
     hf_model,
+    integrity,
     tokenizer_files,
 )
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
-from nlpkit.runs.run import Run
-from nlpkit.runs.save import find_problem, read_state
+from nlpkit.runs.run import Run, from_first
+from nlpkit.runs.save import find_not_finite
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
 
 _NAMED = 3  # changed settings
 
 
-def restore(run: Run, checkpoint: files.Checkpoint) -> State:
-    """Restore a checkpoint and return its state.
+def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
+    """Restore the newest valid checkpoint of the run, or the one that `--resume` names.
 
-    Writes nothing to the run's directory: that is for `begin`.
+    Writes nothing to the run's directory: that is for `save.begin`.
 
     Raises:
         UsageError: the data, the tokenizer or an allowed change does not fit the run.
         FileError: a file is missing or damaged, or does not fit the model.
     """
+    checkpoint = from_first(PartialState(), lambda: _find_checkpoint(run, named))
     saved, state = read_state(checkpoint.path, run.settings.best_by)
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
@@ -66,32 +69,7 @@ def restore(run: Run, checkpoint: files.Checkpoint) -> State:
             "results are equal up "
             "to rounding, not bit for bit"
         )
-    return state
-
-
-def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
-    """Write that a run starts or goes on from a checkpoint; call it when nothing can refuse it."""
-    directory = run.directory
-    if run.accelerator.is_main_process:
-        own = files.list_directories(directory.path)
-        if not own:  # a new run, or one from a checkpoint of another run
-            _write_start(run)
-        elif directory.differences(run.resolved):  # allowed changes
-            directory.write_recipe(run.resolved)
-        if checkpoint is not None:
-            if not own:
-                directory.set_status(resumed_from=str(checkpoint.path))
-            _set_pointers(run, checkpoint, state)
-        directory.set_status(
-            # With --allow-change, or finished with weights that are not finite, it has steps to do.
-            finished=False,
-            diverged=False,
-            steps=run.settings.known_steps,
-            precision=run.settings.precision,
-        )
-        if directory.status().get("budget_seconds") != run.settings.budget_seconds:
-            directory.set_status(budget_seconds=run.settings.budget_seconds)
-    run.accelerator.wait_for_everyone()
+    return checkpoint, state
 
 
 def _restore_tensors(run: Run, path: Path) -> None:
@@ -182,67 +160,67 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
     return peft_layout.read_state(path, part.family, part.targets, run.data.vocab_size)
 
 
-def find_checkpoint(run: Run, resume: str) -> files.Checkpoint | None:
-    """Return the checkpoint that the run goes on from: the newest valid one, or that of `--resume`.
-
-    Raises:
-        UsageError, FileError: `--resume` names none, or one that does not fit.
-    """
+def _find_checkpoint(run: Run, named: Path | None) -> files.Checkpoint:
     path = run.directory.path
-    named = named_checkpoint(resume)
-    begun = files.list_directories(path) and run.directory.status().get("resumed_from")
-    if resume == "auto" or (named and begun == str(named.resolve())):
-        return files.find_newest_valid(path, run.log.warn, find_problem)
-    if named is not None:
-        return _valid(run, named)
-    if files.list_directories(path):
-        raise UsageError(f"{path} has checkpoints of a run; give --out another directory")
-    return None
-
-
-def named_checkpoint(resume: str) -> Path | None:
-    """Return the checkpoint that `--resume` names, or None for `auto` and `never`."""
-    return None if resume in ("auto", "never") else Path(resume)
-
-
-def _valid(run: Run, path: Path) -> files.Checkpoint:
-    if not path.exists():
-        raise FileError(f"--resume {path}: no such checkpoint")
-    problem = find_problem(path)
-    if problem:
-        raise FileError(f"{path}: not a valid checkpoint: {problem}")
-    step = read_state(path, run.settings.best_by)[1].step
-    newer = [c for c in files.list_directories(run.directory.path) if c.step > step]
-    if newer:
+    begun = files.list_directories(path)
+    # A run that began at the checkpoint goes on from its own newest one.
+    if named is None or (
+        begun and run.directory.status().get("resumed_from") == str(named.resolve())
+    ):
+        return integrity.find_newest_valid(path, run.log.warn, find_problem)
+    if problem := find_problem(named):
+        raise FileError(f"{named}: not a valid checkpoint: {problem}")
+    step = read_state(named, run.settings.best_by)[1].step
+    if begun and begun[0].step > step:
         raise UsageError(
-            f"{run.directory.path} has newer checkpoints (step {newer[0].step}); "
-            "give --out another directory to start from this one"
+            f"{path} has newer checkpoints (step {begun[0].step}); give --out another directory to "
+            "start from this one"
         )
-    return files.Checkpoint(path.resolve(), step)
+    return files.Checkpoint(named.resolve(), step)
 
 
-def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
-    """Set the pointers again, because the run may have been killed just before they were set."""
-    path = run.directory.path
-    if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
-        files.set_pointer(path, "latest", checkpoint.path)
-        if state.best_step == checkpoint.step:
-            files.set_pointer(path, "best", checkpoint.path)
-        if state.is_stable_end(run.settings):
-            files.set_pointer(path, files.STABLE, checkpoint.path)
+def read_state(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
+    """Return `training.json` of a checkpoint and the state in it.
+
+    If `best_by` has changed after it was saved, the state has no best value.
+    """
+    file = path / files.TRAINING
+    try:
+        file = files.training_file(path)
+        saved = json.loads(file.read_text(encoding="utf-8"))
+        state = State.from_json(saved["state"], best_by)
+        if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
+            raise TypeError("a value is of the wrong type")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FileError(f"{file}: not the state of a run: {error}") from error
+    if saved.get("best_by", best_by) != best_by:  # --allow-change
+        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
+    return saved, state
 
 
-def _write_start(run: Run) -> None:
-    """Write the recipe and the status of a new run."""
-    run.directory.write_recipe(run.resolved)
-    run.directory.set_status(
-        nlpkit=__version__,
-        torch=torch.__version__,
-        python=platform.python_version(),
-        machine=platform.machine(),
-        threads=torch.get_num_threads(),
-        processes=run.accelerator.num_processes,
-        seed=run.resolved.recipe.seed,
-        data=run.data.fingerprint,
-        held_out_unigram_entropy=run.data.held_out_entropy(),
-    )
+def _numbers(state: State) -> list[Any]:
+    values = state.to_json()
+    best = values.pop("best_value")
+    # A score may be negative, and None means that there is no best value yet.
+    values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
+    return [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def find_problem(path: Path) -> str | None:
+    """Return the first problem of a checkpoint's files or weights, or None."""
+    if problem := integrity.find_corruption(path):
+        return problem
+    for file in sorted(path.rglob("*.safetensors")):
+        if file.name == files.OPTIMIZER_STATE:
+            continue
+        try:
+            name = find_not_finite(load_file(file))
+        except (SafetensorError, OSError):  # the reader of the weights says what is wrong
+            continue
+        if name:
+            return f"weights of {name} are not finite: the training diverged before it was saved"
+    return None

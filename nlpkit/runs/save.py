@@ -1,6 +1,7 @@
-"""Saves the state of a run as a checkpoint, and reads it: `training.json`."""
+"""Writes that a run begins, and its state as a checkpoint."""
 
 import json
+import platform
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,8 +9,6 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit import __version__
@@ -20,7 +19,7 @@ from nlpkit.checkpoints import (
     tokenizer_files,
 )
 from nlpkit.disk import name_path_in_errors
-from nlpkit.errors import DivergedError, FileError
+from nlpkit.errors import DivergedError
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
@@ -51,8 +50,12 @@ def save(run: Run, state: State, best: bool) -> None:
             check_finite(state.step, weights)
             if run.accelerator.is_main_process:
                 _write(run, state, weights, others)
-    elif run.accelerator.is_main_process and read_state(existing.path, best_by)[1] != state:
-        files.amend(existing.path, files.EVALUATED, state_text(run, state))
+    elif run.accelerator.is_main_process:
+        from nlpkit.checkpoints import integrity
+        from nlpkit.runs.resume import read_state
+
+        if read_state(existing.path, best_by)[1] != state:
+            integrity.amend(existing.path, files.EVALUATED, state_text(run, state))
     if run.accelerator.is_main_process:
         saved = files.checkpoint_path(path, state.step)
         if best:
@@ -159,37 +162,6 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         tokenizer_files.save(tokenizer, directory, use)
 
 
-def read_state(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
-    """Return `training.json` of a checkpoint and the state in it.
-
-    If `best_by` has changed after it was saved, the state has no best value.
-    """
-    file = path / files.TRAINING
-    try:
-        file = files.training_file(path)
-        saved = json.loads(file.read_text(encoding="utf-8"))
-        state = State.from_json(saved["state"], best_by)
-        if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
-            raise TypeError("a value is of the wrong type")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise FileError(f"{file}: not the state of a run: {error}") from error
-    if saved.get("best_by", best_by) != best_by:  # --allow-change
-        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
-    return saved, state
-
-
-def _numbers(state: State) -> list[Any]:
-    values = state.to_json()
-    best = values.pop("best_value")
-    # A score may be negative, and None means that there is no best value yet.
-    values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
-    return [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-
-
 def state_text(run: Run, state: State) -> str:
     """Return the content of `training.json`."""
     content = {
@@ -207,28 +179,62 @@ def state_text(run: Run, state: State) -> str:
 
 def check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
     """Raise `DivergedError` if a weight is not finite; all processes raise it together."""
-    if name := from_first(PartialState(), lambda: _first_not_finite(weights)):
+    if name := from_first(PartialState(), lambda: find_not_finite(weights)):
         raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
 
 
-def find_problem(path: Path) -> str | None:
-    """Return the first problem of a checkpoint's files or weights, or None."""
-    return files.find_corruption(path) or find_not_finite(path)
-
-
-def find_not_finite(path: Path) -> str | None:
-    """Return which weights of a checkpoint are not finite, or None."""
-    for file in sorted(path.rglob("*.safetensors")):
-        if file.name == files.OPTIMIZER_STATE:
-            continue
-        try:
-            name = _first_not_finite(load_file(file))
-        except (SafetensorError, OSError):  # the reader of the weights says what is wrong
-            continue
-        if name:
-            return f"weights of {name} are not finite: the training diverged before it was saved"
-    return None
-
-
-def _first_not_finite(weights: Mapping[str, Tensor]) -> str | None:
+def find_not_finite(weights: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first tensor with a value that is not finite, or None."""
     return next((name for name, each in weights.items() if not each.isfinite().all()), None)
+
+
+def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
+    """Write that a run starts or goes on from a checkpoint; call it when nothing can refuse it."""
+    directory = run.directory
+    if run.accelerator.is_main_process:
+        own = files.list_directories(directory.path)
+        if not own:  # a new run, or one from a checkpoint of another run
+            _write_start(run)
+        elif directory.differences(run.resolved):  # allowed changes
+            directory.write_recipe(run.resolved)
+        if checkpoint is not None:
+            if not own:
+                directory.set_status(resumed_from=str(checkpoint.path))
+            _set_pointers(run, checkpoint, state)
+        directory.set_status(
+            # With --allow-change, or finished with weights that are not finite, it has steps to do.
+            finished=False,
+            diverged=False,
+            steps=run.settings.known_steps,
+            precision=run.settings.precision,
+        )
+        if directory.status().get("budget_seconds") != run.settings.budget_seconds:
+            directory.set_status(budget_seconds=run.settings.budget_seconds)
+    run.accelerator.wait_for_everyone()
+
+
+def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
+    """Set the pointers again, because the run may have been killed just before they were set."""
+    path = run.directory.path
+    if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
+        files.set_pointer(path, "latest", checkpoint.path)
+        if state.best_step == checkpoint.step:
+            files.set_pointer(path, "best", checkpoint.path)
+        if state.is_stable_end(run.settings):
+            files.set_pointer(path, files.STABLE, checkpoint.path)
+
+
+def _write_start(run: Run) -> None:
+    """Write the recipe and the status of a new run."""
+    run.directory.write_recipe(run.resolved)
+    run.directory.set_status(
+        nlpkit=__version__,
+        torch=torch.__version__,
+        python=platform.python_version(),
+        machine=platform.machine(),
+        threads=torch.get_num_threads(),
+        processes=run.accelerator.num_processes,
+        seed=run.resolved.recipe.seed,
+        data=run.data.fingerprint,
+        held_out_unigram_entropy=run.data.held_out_entropy(),
+    )

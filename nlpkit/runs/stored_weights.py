@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlpkit.checkpoints import any_layout, files, objective_heads, tokenizer_files
+from nlpkit.checkpoints import any_layout, integrity, objective_heads, tokenizer_files
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.open_checkpoint import find_checkpoint
 
@@ -44,7 +44,7 @@ def read(
             f"--config: {source} is not an original release, and has its own config.json"
         )
     path = find_checkpoint(source, info)
-    files.verify(path)
+    integrity.verify(path)
     settings, tensors = any_layout.read(path, family)
     base = any_layout.find_base(path)
     if base is not None:

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files, hf_layout, hf_model, hf_writing
+from nlpkit.checkpoints import files, hf_layout, hf_model, hf_writing, integrity
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models.formats.hf_format import matches
 from nlpkit.models.formats.rows import resize_embeddings, vocabulary_size
@@ -312,12 +312,12 @@ def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) ->
             (directory / name).write_text("")
 
     place = files.save(tmp_path, 1, write)
-    assert files.find_corruption(place) is None
-    files.verify(place)
+    assert integrity.find_corruption(place) is None
+    integrity.verify(place)
     _change(place / "generator", ("bias",))
-    assert str(files.find_corruption(place)).startswith("generator/model.safetensors has")
+    assert str(integrity.find_corruption(place)).startswith("generator/model.safetensors has")
     with pytest.raises(FileError, match=r"generator/model.safetensors has 288 bytes, not 396"):
-        files.verify(place)
+        integrity.verify(place)
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_checkpoint_of_two_folders_is_guarded_by_its_manifest(tmp_path: Path) ->
     ],
 )  # fmt: skip
 def test_names_in_a_manifest_lead_into_the_checkpoint_only(name: str, expected: bool) -> None:
-    assert files.is_inside(name) == expected
+    assert integrity.is_inside(name) == expected
 
 
 @pytest.mark.parametrize("folder", ["..", "/etc", "a/b", "", 5])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import integrity
 from tests import _server, _tiny
 from tests._processes import FSDP, SHARDED, Process, launched, wait_until
 
@@ -104,7 +104,7 @@ def test_signal_saves_leaves_and_the_same_command_goes_on(
     name = signal.Signals(number).name
     assert f"nlpkit: stopped by {name}; saved at step" in stderr
     assert "Traceback" not in stderr
-    saved = files.find_newest_valid(run, lambda line: None)
+    saved = integrity.find_newest_valid(run, lambda line: None)
     assert saved is not None
     assert saved.step == max(record["step"] for record in _tiny.metrics(run))
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from nlpkit import cli, registry
-from nlpkit.checkpoints import any_layout, files, hf_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, hf_layout, integrity, tokenizer_files
 from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.data import tokenize
 from nlpkit.errors import FileError, UsageError
@@ -61,7 +61,7 @@ def test_family_and_objective_of_ones_own_train(
     text = _tiny.RECIPE.replace("family: cpm_ant", "family: ownlab.ant")
     path = _tiny.write(tmp_path, text=text.replace("name: cpm_ant", "name: ownlab.backwards"))
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
-    assert files.find_corruption(place) is None
+    assert integrity.find_corruption(place) is None
     assert [r["step"] for r in _tiny.metrics(tmp_path / "run") if "loss" in r] == [1, 2, 3, 4]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError, UsageError
 from tests import _tiny
@@ -34,7 +34,7 @@ def test_checkpoint_before_the_decay_is_kept(runs: Path) -> None:
     assert files.read_pointer(runs / "short", files.STABLE) == files.checkpoint_path(
         (runs / "short").resolve(), 9
     )
-    assert not files.find_corruption(files.checkpoint_path(runs / "short", 9))
+    assert not integrity.find_corruption(files.checkpoint_path(runs / "short", 9))
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import integrity
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.plan import format_batch, make
@@ -159,7 +159,7 @@ def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
 
 def test_run_without_text_trains_and_saves_no_tokenizer(path: Path, tmp_path: Path) -> None:
     place = _tiny.pretrain(path, tmp_path / "run")
-    assert files.find_corruption(place) is None
+    assert integrity.find_corruption(place) is None
     assert not (tmp_path / "run/tokenizer").exists()
     assert not any("token" in file.name for file in place.iterdir())
     records = _tiny.metrics(tmp_path / "run")

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import integrity
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.tokenizers.cpm_ant import Tokenizer
@@ -246,7 +246,7 @@ def test_resumed_run_does_not_need_init_from_again(old: Path, tmp_path: Path) ->
     assert _tiny.metrics(tmp_path / "run") == _tiny.metrics(tmp_path / "whole")
     ours, theirs = (load_file(p / "model.safetensors") for p in (place, whole))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert files.find_corruption(place) is None
+    assert integrity.find_corruption(place) is None
     with pytest.raises(FileError, match=r"start: no such checkpoint to start from"):
         _tiny.pretrain(path, tmp_path / "fresh", "train.steps=8")
 

@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState
 
 from nlpkit import cli, recipe, selftest
 from nlpkit.attention.kinds import cpm_ant as kind
-from nlpkit.checkpoints import hf_layout
+from nlpkit.checkpoints import hf_writing
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Request
 from nlpkit.data import loader, pack
@@ -338,7 +338,7 @@ def test_selftest_of_few_examples_counts_each_once(
 def test_selftest_of_a_checkpoint_with_another_weight_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = hf_layout.save_file
+    right = hf_writing.save_file
 
     def save_file(tensors, *arguments, **options):
         name = "cpmant.encoder.output_layernorm.weight"
@@ -346,7 +346,7 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
             tensors |= {name: tensors[name] * (1 + 2**-23)}
         right(tensors, *arguments, **options)
 
-    monkeypatch.setattr(hf_layout, "save_file", save_file)
+    monkeypatch.setattr(hf_writing, "save_file", save_file)
     passed, figure = of_checkpoint.reopen(bench)
     assert not passed
     assert figure == "1 of 23 tensors differ: norm.weight"

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.contracts.batch import Batch, Loss, Term
 from nlpkit.data.loader import Step
 from nlpkit.errors import NlpkitError
@@ -282,7 +282,7 @@ def test_patience_is_the_number_of_evaluations_without_gain_and_the_best_one_is_
     assert best is not None
     assert best.name == "step-00000002"
     assert json.loads((tmp_path / "run" / "run.json").read_text())["finished"] is True
-    assert files.find_corruption(best) is None
+    assert integrity.find_corruption(best) is None
 
 
 def test_resumed_run_begins_at_its_newest_checkpoint(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import integrity
 from tests import _tiny
 from tests._processes import FSDP, SHARDED, launched
 
@@ -93,4 +93,4 @@ def test_the_same_command_goes_on_with_two_three_five_and_one(
     done = _tiny.command("pretrain", tiny, "--out", whole, *SETS, *schedule)
     assert done.returncode == 0, done.stderr
     _same_figures(whole, tmp_path, 0)
-    assert files.find_newest_valid(tmp_path, print).step == 12
+    assert integrity.find_newest_valid(tmp_path, print).step == 12

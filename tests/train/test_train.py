@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit import cli
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.data.loader import Step, Stream
 from nlpkit.errors import (
     DivergedError,
@@ -82,7 +82,7 @@ def test_run_directory_holds_what_the_specification_says(whole) -> None:
     final = files.read_pointer(run, "latest")
     assert final is not None
     assert final.name == "step-00000012"
-    assert files.find_corruption(final) is None
+    assert integrity.find_corruption(final) is None
     assert len(files.list_checkpoints(run)) <= 3  # keep: 2, and the best
     assert json.loads((run / "run.json").read_text())["finished"] is True
 
@@ -388,7 +388,7 @@ def test_damaged_newest_checkpoint_gives_way_to_the_one_before(
     content[len(content) // 2] ^= 1
     weights.write_bytes(content)
     warnings: list[str] = []
-    assert files.find_newest_valid(tmp_path, warnings.append) == before
+    assert integrity.find_newest_valid(tmp_path, warnings.append) == before
     assert "model.safetensors has changed since it was written" in warnings[0]
     place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
@@ -408,7 +408,7 @@ def test_copy_of_another_steps_checkpoint_gives_way_to_the_one_before(
     else:
         shutil.copytree(before.path, newest.path)
     warnings: list[str] = []
-    assert files.find_newest_valid(tmp_path, warnings.append) == before
+    assert integrity.find_newest_valid(tmp_path, warnings.append) == before
     assert f"(it is step {before.step} by its manifest.json, copied to this name)" in warnings[0]
     place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
@@ -444,7 +444,7 @@ def test_sealed_checkpoint_of_infinite_weights_gives_way_to_the_last_finite_one(
     stopped(40, tmp_path)
     newest, before = files.list_checkpoints(tmp_path)[:2]
     _make_infinite(newest.path)
-    assert files.find_corruption(newest.path) is None
+    assert integrity.find_corruption(newest.path) is None
     place = _tiny.pretrain(path, tmp_path, verbosity=NORMAL)
     err = capsys.readouterr().err
     assert f"{newest.path} is damaged (weights of " in err
@@ -480,7 +480,7 @@ def test_checkpoint_without_a_manifest_is_put_aside_and_named(
     aside = newest.path.with_name(f"damaged-{newest.path.name}")
     shutil.copytree(newest.path, aside)  # that name is taken already
     warnings: list[str] = []
-    assert files.find_newest_valid(tmp_path, warnings.append) == before
+    assert integrity.find_newest_valid(tmp_path, warnings.append) == before
     (line,) = warnings
     assert line == (
         f"{newest.path} is damaged (manifest.json is missing); renamed to "

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import integrity
 from tests import _tiny
 
 SCRIPT = Path("docs/cron.sh").resolve()
@@ -99,7 +99,7 @@ def test_cron_trains_in_slices_until_done_and_then_does_nothing(tmp_path: Path) 
     for _ in range(3):
         result = _cron(tmp_path, command, path, "8s", *arguments, "--set", f"train.steps={last}")
         assert (result.returncode, result.stderr) == (0, "")
-        newest = files.find_newest_valid(run, lambda line: None)
+        newest = integrity.find_newest_valid(run, lambda line: None)
         assert newest is not None
         steps.append(newest.step)
     assert steps == sorted(set(steps))

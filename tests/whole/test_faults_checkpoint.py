@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from tests import _tiny
 from tests._faults import Ended, Server
 
@@ -140,7 +140,7 @@ def test_checkpoint_moved_away_and_linked_is_not_pruned_through_the_link(
     assert ended.code == 0, ended.stderr
     assert [found.step for found in files.list_checkpoints(run)] == [3]
     assert not place.is_symlink()
-    assert files.find_corruption(kept) is None
+    assert integrity.find_corruption(kept) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from unittest import mock
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.train import held_out
 from tests import _tiny
 from tests._faults import Ended, Server
@@ -55,7 +55,7 @@ def _state(run: Path, name: str) -> dict[str, Any]:
     """Return where a pointer of the run leads, the state kept there, and its weights."""
     place = files.read_pointer(run, name)
     assert place is not None
-    assert files.find_corruption(place) is None
+    assert integrity.find_corruption(place) is None
     state = json.loads(files.training_file(place).read_text(encoding="utf-8"))
     weights = (place / "model.safetensors").read_bytes()
     return {"name": place.name, "state": state, "weights": weights}
@@ -86,7 +86,7 @@ def test_signal_inside_evaluations_loses_and_doubles_nothing(
         assert ended.stderr.splitlines()[-1] == (
             f"nlpkit: stopped by {name}; saved at step {step}; the same command resumes the run"
         )
-        assert files.find_corruption(files.checkpoint_path(tmp_path, step)) is None
+        assert integrity.find_corruption(files.checkpoint_path(tmp_path, step)) is None
         assert _evaluated(tmp_path) == kept
     assert _start(server, path, tmp_path).code == 0
     _check_same(tmp_path, undisturbed)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nlpkit import cli
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from tests import _tiny
 
 _SETS = (
@@ -286,4 +286,4 @@ def test_directory_beside_the_checkpoints_with_another_name_is_left_alone(
     copy = tmp_path / "run" / "checkpoints" / "step-00000002 (copy)"
     shutil.copytree(files.checkpoint_path(run, 2), copy)
     assert _run(folder / "tiny.yaml", "--out", tmp_path / "run", "--allow-change") == 0
-    assert files.find_corruption(copy) is None
+    assert integrity.find_corruption(copy) is None

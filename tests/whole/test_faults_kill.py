@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.run_directory import RunDirectory
 from tests import _tiny
 from tests._faults import KILL, Disk, Ended, Server
@@ -62,7 +62,7 @@ def _check_kill(run: Path, ended: Ended) -> None:
     assert ended.code == -signal.SIGKILL, ended
     found = files.list_checkpoints(run)
     for each in found:
-        assert files.find_corruption(each.path) is None
+        assert integrity.find_corruption(each.path) is None
     newest = found[0].step if found else 0
     # one more where the kill came into the save itself
     assert 0 <= _steps(run) - newest <= _EVERY, (newest, _steps(run))

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.errors import FileError
 from tests import _tiny
 from tests._faults import EIO, ENOSPC, Disk
@@ -41,7 +41,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def _must_go_on(path: Path, run: Path, undisturbed: Path, sets: tuple[str, ...] = _SHORT) -> None:
     """Check that what is there is sound, and that the same command ends as if undisturbed."""
     for found in files.list_checkpoints(run):
-        assert files.find_corruption(found.path) is None
+        assert integrity.find_corruption(found.path) is None
         assert re.fullmatch(r"step-\d{8}", found.path.name)
     with Disk(run).armed():
         _tiny.pretrain(path, run, *sets)

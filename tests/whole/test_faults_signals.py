@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from tests import _tiny
 from tests._faults import TERM, TWICE, Disk, Server
 
@@ -54,7 +54,7 @@ def test_signal_inside_a_save_lets_it_finish_and_leaves(server, whole, tmp_path:
         latest = files.read_pointer(run, "latest")
         assert latest is not None
         assert latest.name == "step-00000004"
-        assert files.find_corruption(latest) is None
+        assert integrity.find_corruption(latest) is None
     ended = server.run("pretrain", path, "--out", run, *_WORDS)
     assert ended.code == 0, ended.stderr
     assert _tiny.metrics(run) == _tiny.metrics(undisturbed)
@@ -93,7 +93,7 @@ def _signal_at(server: Server, path: Path, run: Path, seconds: float, number: in
     )
     assert kept, said
     if kept[2]:
-        assert files.find_corruption(files.checkpoint_path(run, int(kept[2]))) is None
+        assert integrity.find_corruption(files.checkpoint_path(run, int(kept[2]))) is None
     else:
         assert files.list_checkpoints(run) == []
     return kept[1]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from tests import _processes, _server, _tiny
@@ -53,7 +53,7 @@ def _train(recipe: Path, out: Path) -> str:
 
 
 def _check_saved(run: Path) -> None:
-    assert files.find_corruption(run / _STEP) is None
+    assert integrity.find_corruption(run / _STEP) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_surroundings_terminal_is_closed_saves_and_goes_on(
         code = process.wait()
     assert code == 129
     last = max(record["step"] for record in _tiny.metrics(tmp_path))
-    assert files.find_corruption(files.checkpoint_path(tmp_path, last)) is None
+    assert integrity.find_corruption(files.checkpoint_path(tmp_path, last)) is None
 
 
 @pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.slow)])
