@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import changes, files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError
 from nlpkit.train.log import QUIET, TIME_KEYS, Log
@@ -88,7 +88,7 @@ def pretrain(
     resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(out))}"])
     directory = RunDirectory(out)
     with directory.locked():
-        directory.changed(resolved, allow_change)
+        changes.check_changes(directory, resolved, allow_change)
         return pretrain.pretrain(
             resolved,
             directory,

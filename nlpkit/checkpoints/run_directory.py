@@ -20,7 +20,7 @@ from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
-_DECIDED = "decided_by_size"  # in run.json
+DECIDED = "decided_by_size"  # in run.json
 
 
 def process_rank() -> int:
@@ -117,78 +117,6 @@ class RunDirectory:
         """Add `values` to `run.json`."""
         write_json(self.path / STATUS, self.status() | values)
 
-    def as_begun(self, resolved: recipe.Resolved) -> recipe.Resolved:
-        """Return the recipe; settings that are newer than this run get their old fixed values."""
-        path = self.path / RECIPE
-        if not path.exists() or not files.list_checkpoints(self.path):
-            return resolved
-        names = self.status().get(_DECIDED)
-        names = names if isinstance(names, list) else None
-        from nlpkit.recipe.earlier import as_begun
-
-        return as_begun(resolved, recipe.load(str(path)), names)
-
-    def differences(self, resolved: recipe.Resolved) -> dict[str, str]:
-        """Return the settings that differ from those this run was started with, and their values.
-
-        The settings of a run without a checkpoint may change.
-        """
-        path = self.path / RECIPE
-        if not files.list_checkpoints(self.path):
-            return {}
-        if not path.exists():
-            return {RECIPE: f"{RECIPE}: lost"}
-        before, now = self.as_begun(recipe.load(str(path))).dump(), resolved.dump()
-        return {
-            key: f"{key}: {_value(before, key)} then, {_value(now, key)} now"
-            for key in recipe.changed(before, now)
-        }
-
-    def changed(self, resolved: recipe.Resolved, allow_change: bool) -> list[str]:
-        """Return the settings that differ from those with which this run was started.
-
-        Writes nothing. The run may still refuse them: `runs/resume`.
-
-        Raises:
-            UsageError: settings that change the result differ and `allow_change` is False, or
-                settings of the tokenizer differ, which belongs to the model.
-            FileError: the run has lost its recipe and `allow_change` is False.
-        """
-        changed = self.differences(resolved)
-        if RECIPE in changed and not allow_change:
-            raise FileError(
-                f"{self.path / RECIPE}: no such file, and the settings of the run are recorded "
-                "only there; restore it, or give --out another directory, or --allow-change to "
-                "continue with the current settings"
-            )
-        for key, values in changed.items():
-            if allow_change and key.partition(".")[0] == "tokenizer":
-                raise UsageError(
-                    f"{values}; a run keeps its tokenizer, also with --allow-change; start another "
-                    f"run from this one: --out DIR and init_from: {self.path}"
-                )
-            if key == "train.optimizer.name":  # also with --allow-change: its state is another one
-                raise UsageError(
-                    f"{values}; a run keeps its optimizer, whose state is in its checkpoints; "
-                    f"start another run from this one: --out DIR and init_from: {self.path}"
-                )
-        if changed and not allow_change:
-            raise UsageError(
-                f"{self.path} was started with other settings:\n"
-                + "\n".join(f"  {values}" for values in changed.values())
-                + "\ngive --out another directory, or --allow-change to continue with the new ones"
-                + self._longer([*changed])
-            )
-        return [*changed]
-
-    def _longer(self, changed: list[str]) -> str:
-        """Return how to make a run longer that has a checkpoint from before its decay."""
-        stable = files.directory(self.path) / files.STABLE
-        lengths = (["train.steps"], ["train.epochs"], ["train.budget"])
-        if changed not in lengths or not stable.exists():
-            return ""
-        return f"; from before its decay: --resume {stable} --out another directory"
-
     def write_recipe(self, resolved: recipe.Resolved) -> None:
         """Write `recipe.yaml` with all settings, including defaults; note what a size decided."""
         path = self.path / RECIPE
@@ -197,8 +125,8 @@ class RunDirectory:
             draft.write_text(resolved.to_yaml(), encoding="utf-8")
             sync(draft)
             draft.replace(path)
-        if (names := resolved.autosized) or _DECIDED in self.status():
-            self.set_status(**{_DECIDED: names})
+        if (names := resolved.autosized) or DECIDED in self.status():
+            self.set_status(**{DECIDED: names})
 
     def finished(self) -> Path | None:
         """Return the final checkpoint of a finished run, or None."""
@@ -207,13 +135,3 @@ class RunDirectory:
             return None
         path = files.read_pointer(self.path, "latest")
         return path if path and (path / files.MANIFEST).is_file() else None
-
-
-def _value(data: Any, key: str) -> str:
-    """Return the value at a dotted key as JSON, or `not set`."""
-    for step in key.split("."):
-        inside = data.get(step) if isinstance(data, dict) else data
-        if isinstance(data, list):
-            inside = data[int(step)] if int(step) < len(data) else None
-        data = inside
-    return "not set" if data is None else json.dumps(data, ensure_ascii=False)

@@ -182,10 +182,11 @@ def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, i
 
 def _is_as_begun(run: GridRun) -> bool:
     """Return whether a finished run has these settings; else it has to go on (--allow-change)."""
+    from nlpkit.checkpoints import changes
     from nlpkit.checkpoints.run_directory import RunDirectory
 
     directory = RunDirectory(run.path)
-    return not directory.changed(directory.as_begun(run.resolved), True)
+    return not changes.check_changes(directory, changes.as_begun(directory, run.resolved), True)
 
 
 def _describe_stop(done: int, count: int, why: str) -> str:

@@ -57,14 +57,19 @@ def one_run(
     resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
 ) -> None:
     """Train the recipe, or resume its run; a finished run is only reported."""
+    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
     from nlpkit.runs import columns
 
     _check(resolved, common)
     directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
-        resolved = directory.as_begun(resolved)
-        changed = directory.changed(resolved, allow_change)
+        changed = []
+        if files.list_checkpoints(directory.path):
+            from nlpkit.checkpoints import changes
+
+            resolved = changes.as_begun(directory, resolved)
+            changed = changes.check_changes(directory, resolved, allow_change)
         if not changed and directory.finished():
             if common.resume == "never":
                 raise UsageError(
@@ -111,12 +116,12 @@ def check_directory(resolved: "Resolved", common: Common, allow_change: bool) ->
     Raises:
         UsageError: training would refuse to go on with this run.
     """
-    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints import changes, files
     from nlpkit.checkpoints.run_directory import RunDirectory
 
     directory = RunDirectory(user_path(resolved.recipe.out))
-    resolved = directory.as_begun(resolved)
-    directory.changed(resolved, allow_change)
+    resolved = changes.as_begun(directory, resolved)
+    changes.check_changes(directory, resolved, allow_change)
     if common.resume == "never" and files.list_directories(directory.path):
         raise UsageError(f"{directory.path} has checkpoints of a run; give --out another directory")
     return resolved

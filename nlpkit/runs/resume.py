@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nlpkit.checkpoints import (
     any_layout,
+    changes,
     files,
     hf_layout,
     hf_model,
@@ -97,7 +98,7 @@ def _changes(run: Run, *sections: str) -> str:
     """Return the changed settings in these sections of the recipe, with their values."""
     changed = [
         values
-        for key, values in run.directory.differences(run.resolved).items()
+        for key, values in changes.list_changes(run.directory, run.resolved).items()
         # A null is also not set; the other model may not have the setting.
         if key.partition(".")[0] in sections and "not set then, not set now" not in values
     ]

@@ -195,8 +195,11 @@ def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
         own = files.list_directories(directory.path)
         if not own:  # a new run, or one from a checkpoint of another run
             _write_start(run)
-        elif directory.differences(run.resolved):  # allowed changes
-            directory.write_recipe(run.resolved)
+        else:
+            from nlpkit.checkpoints import changes
+
+            if changes.list_changes(directory, run.resolved):  # allowed ones
+                directory.write_recipe(run.resolved)
         if checkpoint is not None:
             if not own:
                 directory.set_status(resumed_from=str(checkpoint.path))

@@ -12,6 +12,7 @@ from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
 from nlpkit.attention.choice import Choice, load_kind
 from nlpkit.attention.forms.buckets import bucket
 from nlpkit.attention.kinds import cpm_ant
+from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.kind import Tokens, Visibility
 from nlpkit.contracts.request import Layout, Request
@@ -322,4 +323,4 @@ def test_backend_by_its_old_name_is_the_same_and_resumes(tmp_path):
     assert "cpu_flash" in text
     written.write_text(text.replace("cpu_flash", "recompute"), encoding="utf-8")
     resolved = recipe.load(str(path), sets)
-    assert RunDirectory(tmp_path / "run").changed(resolved, False) == []
+    assert changes.check_changes(RunDirectory(tmp_path / "run"), resolved, False) == []

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from nlpkit import cli, recipe
+from nlpkit.checkpoints.changes import set_earlier
 from nlpkit.contracts.abilities import Filling
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
@@ -21,7 +22,6 @@ from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import source
 from nlpkit.objectives import mixture
 from nlpkit.objectives.examples.forward import forward
-from nlpkit.recipe.earlier import as_begun
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.placement import to_device
 from tests import _processes, _tiny
@@ -359,9 +359,9 @@ def test_members_of_an_older_run_keep_its_behavior(tmp_path: Path) -> None:
         return [each.config.learn_unknown for each in resolved.recipe.objective[0].config.of]
 
     assert learned(now) == [False, False]
-    assert learned(as_begun(now, now)) == [True, True]  # the recorded recipe lacks the setting
-    assert learned(as_begun(now, asked)) == [False, True]
-    assert learned(as_begun(asked, now)) == [False, True]
+    assert learned(set_earlier(now, now)) == [True, True]  # the recorded recipe lacks the setting
+    assert learned(set_earlier(now, asked)) == [False, True]
+    assert learned(set_earlier(asked, now)) == [False, True]
 
 
 def test_member_refuses_its_settings_by_its_number(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nlpkit import recipe, registry
+from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import FileError, RecipeError
@@ -294,7 +295,7 @@ def test_run_goes_on_as_it_was_decided(tmp_path, monkeypatch):
     monkeypatch.setattr(training_defaults, "SMALLEST_STEP", 64)
     rules = recipe.load(str(path), [*TINY, f"out={tmp_path / 'on'}"])
     assert rules.recipe.train.lr != before.train.lr
-    begun = RunDirectory(tmp_path / "on").as_begun(rules)
+    begun = changes.as_begun(RunDirectory(tmp_path / "on"), rules)
     assert begun.recipe == before.model_copy(update={"out": str(tmp_path / "on")})
     load = recipe.load
     monkeypatch.setattr(recipe, "load", lambda n, *o: begun if n == str(path) else load(n, *o))
@@ -309,9 +310,9 @@ def test_another_size_is_another_run(tmp_path):
     _tiny.pretrain(path, tmp_path / "run", *sets)
     directory = RunDirectory(tmp_path / "run")
     for other in ("model.size=20k", "train.lr=0.5"):
-        now = directory.as_begun(recipe.load(str(path), [*sets, other]))
+        now = changes.as_begun(directory, recipe.load(str(path), [*sets, other]))
         with pytest.raises(Exception, match=rf"{other.split('=')[0]}: .* then, .* now"):
-            directory.changed(now, False)
+            changes.check_changes(directory, now, False)
 
 
 def test_own_value_that_is_taken_away_is_a_change(tmp_path):
@@ -319,8 +320,9 @@ def test_own_value_that_is_taken_away_is_a_change(tmp_path):
     sets = [*TINY, "train.steps=1", f"out={tmp_path / 'run'}"]
     _tiny.pretrain(path, tmp_path / "run", *sets, "train.lr=0.5")
     directory = RunDirectory(tmp_path / "run")
-    now = directory.as_begun(recipe.load(str(path), sets))
+    now = changes.as_begun(directory, recipe.load(str(path), sets))
     with pytest.raises(Exception, match=r"train.lr: 0.5 then, .* now"):
-        directory.changed(now, False)
+        changes.check_changes(directory, now, False)
     directory.set_status(decided_by_size=None)  # a run of before: it keeps its rate
-    assert directory.changed(directory.as_begun(recipe.load(str(path), sets)), False) == []
+    kept = changes.as_begun(directory, recipe.load(str(path), sets))
+    assert changes.check_changes(directory, kept, False) == []

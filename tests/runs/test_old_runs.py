@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nlpkit import cli, recipe
 from nlpkit.attention.backends import cpu_flash
+from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.models.layers import dropout, loss
@@ -186,12 +187,12 @@ def test_an_old_run_that_went_on_opens(folder: Path, name: str) -> None:
 def test_run_older_than_a_setting_goes_on_as_it_was_begun(folder: Path) -> None:
     directory = RunDirectory(folder / "cpm_ant_nlg")
     with contextlib.chdir(folder):
-        old = directory.as_begun(recipe.load("cpm_ant_nlg.yaml"))
-        new = RunDirectory(folder / "new").as_begun(recipe.load("cpm_ant_nlg.yaml"))
+        old = changes.as_begun(directory, recipe.load("cpm_ant_nlg.yaml"))
+        new = changes.as_begun(RunDirectory(folder / "new"), recipe.load("cpm_ant_nlg.yaml"))
         set_now = recipe.load("cpm_ant_nlg.yaml", ["objective.learn_unknown=false"])
         assert old.recipe.objective[0].config.learn_unknown
         assert not new.recipe.objective[0].config.learn_unknown
-        assert directory.changed(old, False) == []
+        assert changes.check_changes(directory, old, False) == []
         with pytest.raises(UsageError, match=r"objective\.learn_unknown: true then, false now"):
-            directory.changed(directory.as_begun(set_now), False)
+            changes.check_changes(directory, changes.as_begun(directory, set_now), False)
         assert open_checkpoint("cpm_ant_nlg", device="cpu").objective.config.learn_unknown

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nlpkit import plan as planning
 from nlpkit import recipe, registry
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import changes, files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.evaluate import source
@@ -284,9 +284,9 @@ def test_a_run_keeps_its_optimizer_also_with_allow_change(tiny: Path, tmp_path: 
     _tiny.pretrain(tiny, run, "train.steps=4")
     other = recipe.load(str(tiny), [MUON, "train.steps=4", f"out={json.dumps(str(run))}"])
     with pytest.raises(UsageError, match=r'train\.optimizer\.name: "adamw" then, "muon" now'):
-        RunDirectory(run).changed(other, allow_change=False)
+        changes.check_changes(RunDirectory(run), other, allow_change=False)
     with pytest.raises(UsageError, match=r"a run keeps its optimizer, .* init_from: "):
-        RunDirectory(run).changed(other, allow_change=True)
+        changes.check_changes(RunDirectory(run), other, allow_change=True)
 
 
 def test_a_changed_rate_of_the_adamw_part_counts_after_resuming(tiny: Path, tmp_path: Path) -> None:
