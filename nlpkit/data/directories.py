@@ -7,13 +7,13 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from nlpkit.data import files, formats
+from nlpkit.data import formats
+from nlpkit.data.files import Named, expand, roots
 from nlpkit.data.lines import file_errors, shown
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.plural import number_of
 
-Named = tuple[Path, str]  # where a file is, and what messages call it
 _DICT, _STATE = "dataset_dict.json", "state.json"  # written by `save_to_disk` of datasets
 _ENDING = r"\.(parquet|arrow|jsonl|json|csv|tsv|txt)(\.gz)?"
 _KNOWN = ("train", "validation", "valid", "dev", "test")  # names of splits, for messages
@@ -94,16 +94,16 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
 
 def _folder(pattern: str, base: Path | None) -> Named:
     """Return a directory, and its name without a slash at the end; raise `FileError`."""
-    name = files.expand(pattern).rstrip("/") or "/"
-    roots = [Path("/")] if Path(name).is_absolute() else files.roots(name, base)
-    for root in roots:
+    name = expand(pattern).rstrip("/") or "/"
+    folders = roots(name, base)
+    for root in folders:
         with file_errors(pattern):
             if (root / name).is_dir():
                 here = root in (Path("/"), Path.cwd())
                 return root / name, name if here else str(root / name)
             if (root / name).exists():
                 raise FileError(f"{pattern}: is a file, not a directory")
-    raise FileError(f"no such directory: {pattern}; looked in {', '.join(map(str, roots))}")
+    raise FileError(f"no such directory: {pattern}; looked in {', '.join(map(str, folders))}")
 
 
 def _json(path: Path) -> dict[str, object]:

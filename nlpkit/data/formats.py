@@ -53,6 +53,12 @@ def find_format(name: str) -> str:
     The longest ending counts: `.squad.json` is not `.json`.
     """
     plain = name.lower().removesuffix(".gz")
+    last = plain.rpartition(".")[2]
+    if last == "txt":
+        return "text"
+    # Most formats have the ending of their name: no other reader need be loaded then.
+    if last in readers() and plain.endswith(reader(last).ENDINGS):
+        return last
     fitting = {ending: form for ending, form in endings().items() if plain.endswith(ending)}
     return fitting[max(fitting, key=len)] if fitting else ""
 

@@ -20,21 +20,24 @@ _BLOCK = 1 << 20
 _WAIT_SECONDS = 60.0
 
 
-def spool_stdin(folder: Path, form: str, should_stop: Callable[[], None]) -> TextFile:
-    """Return a copy of stdin that can be read twice; `auto` is text."""
+def copy(
+    path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
+) -> TextFile:
+    """Return a copy of stdin (`-`), or of a pipe such as `/dev/fd/63`; the format `auto` is text.
+
+    Raises:
+        FileError: it cannot be read, or the copy cannot be written.
+    """
+    if name != "-":
+        if path.is_char_device() or path.is_block_device():  # such as /dev/zero, without an end
+            raise FileError(f"{name}: is a device, not a file; - is stdin")
+        with file_errors(name), _open_pipe(path, name, should_stop) as stream:
+            return _copy_stream(stream, name, folder, form, should_stop)
     if sys.stdin is None or sys.stdin.closed:
         raise UsageError("data: '-' is stdin, but stdin is closed")
     if sys.stdin.isatty():
         raise UsageError("data: '-' is stdin, but stdin is a terminal; pipe a file into it")
-    return _spool(sys.stdin.buffer, "stdin", folder, form, should_stop)
-
-
-def spool(
-    path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
-) -> TextFile:
-    """Return a copy of a pipe such as `/dev/fd/63` that can be read twice; `auto` is text."""
-    with file_errors(name), _open_pipe(path, name, should_stop) as stream:
-        return _spool(stream, name, folder, form, should_stop)
+    return _copy_stream(sys.stdin.buffer, "stdin", folder, form, should_stop)
 
 
 def _open_pipe(path: Path, name: str, should_stop: Callable[[], None]) -> BinaryIO:
@@ -60,7 +63,7 @@ def _open_pipe(path: Path, name: str, should_stop: Callable[[], None]) -> Binary
             raise FileError(f"{name}: no program writes into this pipe for {_WAIT_SECONDS:g} s")
 
 
-def _spool(
+def _copy_stream(
     stream: BinaryIO, name: str, folder: Path, form: str, should_stop: Callable[[], None]
 ) -> TextFile:
     """Copy `stream` into `folder`, named by its content, so that the same text is kept once."""

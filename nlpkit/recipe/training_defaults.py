@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlpkit.data.amount import about_tokens
+from nlpkit.data.files import estimate_tokens
 from nlpkit.models.sizes import Family
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.settings import Recipe
@@ -73,7 +73,7 @@ class Defaults:
         has_length = any(name in self.given for name in LENGTHS)
         if has_length and "tokens_per_step" in self.given:
             return {}
-        epoch = about_tokens(self.recipe.data, self.base) if has_vocabulary else None
+        epoch = estimate_tokens(self.recipe.data, self.base) if has_vocabulary else None
         if epoch is None and not has_length:
             why = "there is on stdin" if has_vocabulary else "the images are"
             what = f"missing: {self.target[-1]} needs the amount of text, and how much {why} is "

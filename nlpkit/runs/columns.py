@@ -13,7 +13,7 @@ from nlpkit import registry
 from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data.documents import Document, read, rows_in
-from nlpkit.data.files import Input, regular_files
+from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError
@@ -30,8 +30,9 @@ def check(resolved: Resolved) -> None:
     config = resolved.recipe.data
     first = resolved.recipe.objective[0]
     objective = registry.load("objectives", first.name).Objective
-    for files in regular_files(config, resolved.base):
-        for file in files[:_FILES]:
+    train, valid = find_inputs(config, resolved.base, None)
+    for source in train + valid:
+        for file in source.files[:_FILES]:
             if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
                 continue
             if issubclass(objective, Task):
