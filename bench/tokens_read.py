@@ -17,18 +17,18 @@ from _turns import machine
 from nlpkit import plan as planning
 from nlpkit import recipe
 from nlpkit.contracts.batch import Batch
-from nlpkit.objectives.examples import forward
+from nlpkit.objectives.examples import text
 from nlpkit.runs import build
 from nlpkit.runs.run import Training
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.placement import to_device
 
-WAYS = {"those read": forward._rows_read, "all states": lambda *given: None}
+WAYS = {"those read": text._find_rows, "all states": lambda *given: None}
 TYPES = (torch.float32, torch.bfloat16)
 
 
 def _seconds(training: Training, batch: Batch, way: str, dtype: torch.dtype) -> float:
-    forward._rows_read = WAYS[way]
+    text._find_rows = WAYS[way]
     start = time.process_time()
     with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         loss = training(batch)

@@ -7,7 +7,7 @@ import torch
 
 from nlpkit.contracts.batch import Batch, Loss, Term
 from nlpkit.contracts.objective import Objective
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 
 
 def loss_of(

@@ -30,7 +30,7 @@ from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.pack import collate
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.score.metrics import bleu
 

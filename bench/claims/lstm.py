@@ -33,7 +33,7 @@ from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.store import Callbacks
 from nlpkit.evaluate.held_out import Evaluation
 from nlpkit.evaluate.source import find_data
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.placement import to_device

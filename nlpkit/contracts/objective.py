@@ -126,7 +126,7 @@ class Objective(ABC):
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
 
     @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have; missing ones are added to it."""
         return ()
 

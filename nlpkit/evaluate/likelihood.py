@@ -21,8 +21,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.marks import mark_tokens
 from nlpkit.errors import DivergedError, UsageError
-from nlpkit.objectives.examples.forward import forward
-from nlpkit.objectives.examples.text import longest_sequence
+from nlpkit.objectives.examples.text import forward, longest_sequence
 from nlpkit.runs.open_checkpoint import Opened
 
 _AT_ONCE = 64  # batches that are sorted together

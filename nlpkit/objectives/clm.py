@@ -64,11 +64,6 @@ class Objective(TextObjective):
     answer_method = "log-probability"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model's `max_positions`, if it has this.
-        """
         super().__init__(config, tokenizer, model_config)
         begin, end = tokenizer.bos_id, tokenizer.eos_id
         self.before = () if config.contiguous or begin is None else (begin,)

@@ -74,11 +74,6 @@ class Objective(LabelTargets, TextObjective):
     answer_method = "generation"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is too short for a piece of `min_piece` tokens.
-        """
         self.config = config
         self.prompt_length = model_config.prompt_length
         self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)

@@ -91,11 +91,6 @@ class Objective(LabelTargets, Task):
         return Question((), (), target, target)
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is too short for text, or the prompt `task_id` does not exist.
-        """
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
         self.max_text = config.max_length - len(self.prompt) - 2

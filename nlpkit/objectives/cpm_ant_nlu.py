@@ -120,12 +120,6 @@ class Objective(Task):
         return Question(tuple(options), numbers(options), options[right], str(right))
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: the answer is not one token, the prompt `task_id` does not exist, or
-                `max_length` is too short for text.
-        """
         super().__init__(config, tokenizer, model_config)
         self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
         self.cue = np.asarray(tokenizer.encode(config.cue), np.int32)

@@ -67,14 +67,9 @@ class Objective(LabelTargets, Task):
     metrics: tuple[str, ...] = ("rouge",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
-        names = type(self).special_tokens(model_config)  # the vocabulary has them
+        names = type(self).special_tokens(config, model_config)  # the vocabulary has them
         self.start, self.delimiter, self.end = (cast(int, tokenizer.special_id(n)) for n in names)
         start, delimiter, end = (f"{name}:0" for name in names)
         before = f"{start} $A:0 {delimiter}"
@@ -83,7 +78,7 @@ class Objective(LabelTargets, Task):
         self.max_length, self.eos_token_ids = config.max_length, (self.end,)
 
     @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
         """Return what begins a source, what ends it, and what ends a target."""
         return (*model_config.task_tokens[:2], model_config.target_tokens[1])
 

@@ -97,11 +97,6 @@ class Objective(Task):
     metrics = ("accuracy",)
 
     def __init__(self, config: Config, tokenizer: None, model_config: Any):
-        """Bind the settings.
-
-        Raises:
-            ValueError: there are more or fewer means or deviations than channels, or one is 0.
-        """
         config = self.with_preprocessor(config, {})
         super().__init__(config, tokenizer, model_config)  # type: ignore[arg-type]
         self.image_shape, self.patch_shape = model_config.image_shape, model_config.patch_shape

@@ -74,11 +74,6 @@ class Objective(TextObjective):
     fields: Mapping[str, Field] = {}
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
-        """Bind the members.
-
-        Raises:
-            ValueError: the settings of a member are wrong, or two members cannot be mixed.
-        """
         self.config = config
         self.labels = tuple(member.label for member in config.of)
         self.members = tuple(

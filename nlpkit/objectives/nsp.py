@@ -15,21 +15,17 @@ T tokens of an example's texts, D documents, I pieces, S sequences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Field, Loss, Marked, Spans
+from nlpkit.contracts.batch import Field, Marked, Spans
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.objectives.examples.cutting import cut_overlapping
-from nlpkit.objectives.examples.pairs import Pairing, choice_loss, part, sentence_starts
+from nlpkit.objectives.examples.pairs import PairChoice, part, sentence_starts
 
 if TYPE_CHECKING:
-    import torch
-
-    from nlpkit.contracts.batch import Batch
     from nlpkit.contracts.tokenizer import Extendable
 
 TRIMMED, SHARE = 16, 8  # tokens by which a window is shorter than its piece; at most 1 / SHARE
@@ -41,34 +37,28 @@ class Config(FrozenConfig):
     max_length: int = Setting(512, ge=8, description="longest example, in tokens")
 
 
-class Objective(Pairing):
+class Objective(PairChoice):
     """Examples and loss of next sentence prediction."""
 
     parts = ("nsp", "nsp_accuracy")
+    label = "next_sentence_label"
     fields: Mapping[str, Field] = {
-        **Pairing.fields,
+        **PairChoice.fields,
         "next_sentence_label": Field(np.int64, per="sequence", names=("is_next", "not_next")),
     }
     marks = ("sentence_start",)
     mates = 1
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         self.window = config.max_length - self.extra
         sizes = np.arange(self.window, self.window + TRIMMED + 1)
         self.piece = int(sizes[_window(sizes) <= self.window].max())
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,)."""
         return cut_overlapping(lengths, self.window, self.piece, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of the examples made from pieces of these lengths (I,)."""
         return _window(pieces) + self.extra
 
     def example(
@@ -84,19 +74,6 @@ class Objective(Pairing):
         second = part(mate, other, other + stop - cut) if label else part(ids, cut, stop)
         example = self.joined((part(ids, begin, cut), second))
         return example | {"next_sentence_label": np.array([label])}
-
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of sequences."""
-        return {"nsp": len(batch["next_sentence_label"])}
-
-    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: no token but the first of each sequence."""
-        return batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
-
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the sequences, and the accuracy for the log."""
-        labels = batch.fields["next_sentence_label"]
-        return choice_loss("nsp", model.pair_logits(hidden, batch.lengths), labels)
 
 
 def _window(sizes: np.ndarray) -> np.ndarray:
@@ -121,3 +98,23 @@ def _cuts(
         return cut, int(others[rng.integers(len(others))])
     cut = int(rng.integers(max(begin + 1, stop - len(mate)), stop))
     return cut, int(rng.integers(len(mate) - (stop - cut) + 1))
+
+
+def cut_overlapping(lengths: np.ndarray, step: int, size: int, min_size: int) -> Spans:
+    """Return pieces of `size` tokens, one every `step` tokens of a document.
+
+    A document's last piece is shorter, but longer than what overlaps. A document of fewer than
+    `min_size` tokens is dropped.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    count = np.maximum(1, -(-(lengths - (size - step)) // step))
+    count[lengths < min_size] = 0
+    document = np.repeat(np.arange(len(count)), count)
+    first = np.cumsum(count) - count
+    start = (np.arange(len(document)) - np.repeat(first, count)) * step
+    short = lengths < min_size
+    dropped = {
+        "documents_without_piece": int(short.sum()),
+        "tokens_of_such_documents": int(lengths[short].sum()),
+    }
+    return Spans(document, start, np.minimum(start + size, lengths[document]), dropped)

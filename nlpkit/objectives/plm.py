@@ -27,9 +27,8 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
 from nlpkit.contracts.batch import IGNORE, Field
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.objectives.examples.blanks import laid_out
-from nlpkit.objectives.examples.frame import Frame, tokens
-from nlpkit.objectives.examples.text import LabelTargets, TextObjective
+from nlpkit.objectives.examples.frame import FramedText
+from nlpkit.objectives.examples.text import LabelTargets, lay_out
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -51,15 +50,14 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(LabelTargets, TextObjective):
+class Objective(LabelTargets, FramedText):
     """Examples and loss of permutation language modelling."""
 
     term = "plm"
     parts = ("plm",)
-    inputs: tuple[str, ...] = ("input_ids", "token_type_ids", "rank", "part_start")
+    inputs: tuple[str, ...] = (*FramedText.inputs, "rank", "part_start")
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
+        **FramedText.fields,
         "rank": Field(np.int64),  # 0: seen by all; else the place in the order of the predicted
         "part_start": Field(np.int64),
         "labels": Field(np.int64),
@@ -70,11 +68,6 @@ class Objective(LabelTargets, TextObjective):
     answer_method = "plm"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: the model has a memory, and examples have no parts.
-        """
         super().__init__(config, tokenizer, model_config)
         if config.part_length is None:
             if memory := model_config.setting("memory", 0):
@@ -82,19 +75,10 @@ class Objective(LabelTargets, TextObjective):
                     f"objective.part_length: model.memory is {memory}, which needs text that is "
                     "cut in order; set part_length, or memory: 0"
                 )
-            self.inputs = tuple(name for name in self.inputs if name != "part_start")
-            self.fields = {name: kind for name, kind in self.fields.items() if name != "part_start"}
-        self.frame = Frame(tokenizer, model_config)
-        self.template = self.frame.template
-        self.extra = self.frame.size()
+            self.leave_out("part_start")
         self.max_text = config.max_length - self.extra
         self.max_length = config.max_length
         self.suppress_tokens = tokenizer.special_ids
-
-    @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the family's tokens around texts."""
-        return tokens(model_config)
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the piece as it is, with the place of its predicted tokens in an order."""
@@ -106,14 +90,11 @@ class Objective(LabelTargets, TextObjective):
         return example | {"labels": labels}
 
     def _framed(self, ids: np.ndarray) -> dict[str, np.ndarray]:
-        framed = self.frame.ids([ids], np.int64)
-        example = {
-            "input_ids": framed,
-            "token_type_ids": self.frame.types_of_one(len(framed)),
-            "rank": np.zeros(len(framed), np.int64),
-        }
+        example = self.enclose(ids)
+        size = len(example["input_ids"])
+        example["rank"] = np.zeros(size, np.int64)
         if self.config.part_length:
-            position = np.arange(len(framed))
+            position = np.arange(size)
             example["part_start"] = position - position % self.config.part_length
         return example
 
@@ -138,7 +119,6 @@ class Objective(LabelTargets, TextObjective):
         return np.flatnonzero(chosen)
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the text of an example."""
         return self.frame.texts(example["input_ids"], 1)
 
     def tokens_read(self, batch: Batch) -> None:
@@ -168,15 +148,14 @@ class Objective(LabelTargets, TextObjective):
             ValueError: the text from the first blank to the last is too long; or a part behind a
                 blank would have it in its memory, where all tokens are known.
         """
-        text, is_blank, cut = laid_out(parts, blanks, self.max_text)
+        text, is_blank, cut = lay_out(parts, blanks, self.max_text)
         ends = (len(self.frame.start), len(self.frame.end))
         hole = np.pad(is_blank, ends)
         length = self.config.part_length
         if self.model_config.setting("memory", 0) and length and len(hole) > length:
             raise ValueError(
-                "with model.memory, blanks are filled in texts of "
-                f"{number_of(length - self.extra, 'tokens')} at "
-                "most, which are one part"
+                "with model.memory, blanks are filled in texts of at most "
+                f"{number_of(length - self.extra, 'tokens')}, which are one part"
             )
         types = self.frame.types_of_one(len(hole))
         framed = self.frame.ids([text], np.int64)

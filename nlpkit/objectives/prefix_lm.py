@@ -19,9 +19,8 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import Field, Spans
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.objectives.examples.cutting import cut_stream
 from nlpkit.objectives.examples.source_target import SourceTarget
-from nlpkit.objectives.examples.text import TextObjective, cut_documents
+from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
 
 if TYPE_CHECKING:
@@ -54,11 +53,6 @@ class Objective(SourceTarget, TextObjective):
     min_piece = 2  # a token of the prefix and one of the rest
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
         self.max_length = self.max_new_tokens = config.max_length
@@ -66,7 +60,7 @@ class Objective(SourceTarget, TextObjective):
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
         if self.config.contiguous:
-            return cut_stream(lengths, self.config.max_length, (self.end,))
+            return cut_stream(lengths, self.config.max_length, self.end)
         return cut_documents(lengths, self.config.max_length, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:

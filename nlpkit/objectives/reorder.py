@@ -17,16 +17,14 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
-from nlpkit.objectives.examples.frame import Frame, tokens
-from nlpkit.objectives.examples.text import TextObjective
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.objectives.examples.frame import FramedText
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 HEAD = "places"
 
@@ -43,37 +41,16 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(TextObjective):
+class Objective(FramedText):
     """Examples and loss of the prediction of places."""
 
     parts = ("reorder",)
-    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
+        **FramedText.fields,
         "place": Field(np.int64),  # the place in the text of a moved token, else IGNORE
     }
     needs = ("bidirectional", "has_vocabulary", "hidden_size")
     min_piece = 2  # tokens that can change places
-
-    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
-        super().__init__(config, tokenizer, model_config)
-        self.frame = Frame(tokenizer, model_config)
-        self.template = self.frame.template
-        self.extra = self.frame.size()
-        if not model_config.pairs:
-            self.inputs = ("input_ids",)
-            self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
-
-    @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the family's tokens around texts."""
-        return tokens(model_config)
 
     def heads(self) -> dict[str, nn.Module]:
         """Return the layer that predicts places."""
@@ -91,12 +68,9 @@ class Objective(TextObjective):
         moved = np.sort(rng.permutation(size)[: max(2, round(self.config.rate * size))])
         order = np.arange(size)
         order[moved] = moved[self.order(len(moved), rng)]
-        framed = self.frame.ids([ids[order]], np.int64)
-        place = np.full(len(framed), IGNORE)
-        place[len(self.frame.start) + moved] = order[moved]
-        example = {"input_ids": framed, "place": place}
-        if "token_type_ids" in self.fields:
-            example["token_type_ids"] = self.frame.types_of_one(len(framed))
+        example = self.enclose(ids[order])
+        example["place"] = np.full(size + self.extra, IGNORE)
+        example["place"][len(self.frame.start) + moved] = order[moved]
         return example
 
     def order(self, size: int, rng: np.random.Generator) -> np.ndarray:

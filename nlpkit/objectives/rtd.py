@@ -22,7 +22,7 @@ from pydantic import Field as Setting
 
 from nlpkit.contracts.batch import IGNORE, Field, Loss, Marked, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
-from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, of_units, words_of
+from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, draw_words
 
 if TYPE_CHECKING:
     import torch
@@ -84,11 +84,6 @@ class Objective(TextMasking):
     detects = True  # for `nlpkit selftest`
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         self.marks = ("word_start",) if config.whole_words else ()
 
@@ -96,12 +91,8 @@ class Objective(TextMasking):
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
     ) -> Drawn:
         """Return the thresholds of tokens, or those of whole words."""
-        if not self.config.whole_words:
-            return super().draw(example, where, rng)
-        words = words_of(example, where)
-        count = int(words.max(initial=-1)) + 1
-        order = rng.permutation(count)[words]
-        return Drawn(of_units(order, count, rng)[order])
+        draw = draw_words if self.config.whole_words else super().draw
+        return draw(example, where, rng)
 
     def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]` for the generator, as for `mlm`."""
@@ -122,7 +113,6 @@ class Objective(TextMasking):
         return made | {"is_target": made["labels"] != IGNORE}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of the generator's targets, and that of all tokens."""
         return {**super().num_targets(batch), "rtd": len(batch["labels"])}
 
     def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:

@@ -90,11 +90,6 @@ class Objective(SourceTarget, Task):
     two_tokenizers = True
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: a length is more than the model has positions, or leaves no token for text.
-        """
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
         self.columns = self.named_columns(config)

@@ -22,11 +22,10 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Field, Loss, Marked, Spans
+from nlpkit.contracts.batch import Field, Marked, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.errors import UsageError
-from nlpkit.objectives.examples.cutting import cut_sentences
-from nlpkit.objectives.examples.pairs import Pairing, choice_loss, part, sentence_starts
+from nlpkit.objectives.examples.pairs import PairChoice, part, sentence_starts
 
 if TYPE_CHECKING:
     import torch
@@ -45,23 +44,19 @@ class Config(FrozenConfig):
     segments: int = Setting(2, ge=2, le=5, description="texts whose order is predicted")
 
 
-class Objective(Pairing):
+class Objective(PairChoice):
     """Examples and loss of sentence order prediction."""
 
     parts = ("sop", "sop_accuracy")
+    label = "sentence_order_label"
     fields: Mapping[str, Field] = {
-        **Pairing.fields,
+        **PairChoice.fields,
         "sentence_order_label": Field(np.int64, per="sequence"),
     }
     marks = ("sentence_start",)
     cut_mark = "sentence_start"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         self.extra = self.frame.size(config.segments)
         self.orders = list(permutations(range(config.segments)))
@@ -112,19 +107,41 @@ class Objective(Pairing):
         texts = self.frame.texts(example["input_ids"], len(order))
         return [texts[order.index(number)] for number in range(len(order))]
 
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of sequences."""
-        return {"sop": len(batch["sentence_order_label"])}
-
-    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: no token but the first of each sequence."""
-        return batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
-
-    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the sequences, and the accuracy for the log."""
-        labels = batch.fields["sentence_order_label"]
+    def logits(self, model: Any, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
         if len(self.orders) == 2:
-            logits = model.pair_logits(hidden, batch.lengths)
+            return super().logits(model, hidden, batch)
+        return model.objective_heads[HEAD](model.summary(hidden, batch.lengths))
+
+
+def cut_sentences(lengths: np.ndarray, starts: np.ndarray, size: int, min_sentences: int) -> Spans:
+    """Return pieces of whole sentences of a document: as many as fit in `size` tokens.
+
+    `starts` are where sentences begin in all documents as one. A sentence of more than `size`
+    tokens is dropped, and so are pieces of fewer than `min_sentences`, such as a single sentence
+    between two long ones.
+    """
+    lengths = np.asarray(lengths, np.int64)
+    ends_of_documents = np.cumsum(lengths)
+    # A document begins with a sentence, also where its first characters gave no token.
+    begins = np.union1d(starts, (ends_of_documents - lengths)[lengths > 0])
+    stops = np.append(begins[1:], ends_of_documents[-1:])
+    document = np.searchsorted(ends_of_documents, begins, side="right")
+    last_of_document = np.searchsorted(document, document, side="right").tolist()
+    fitting = np.searchsorted(stops, begins + size, side="right").tolist()
+    first, found, few, long = 0, [], 0, 0
+    while first < len(begins):
+        last = min(fitting[first], last_of_document[first])
+        if last == first:
+            long, last = long + 1, first + 1
+        elif last - first < min_sentences:
+            few += last - first
         else:
-            logits = model.objective_heads[HEAD](model.summary(hidden, batch.lengths))
-        return choice_loss("sop", logits, labels)
+            found.append((first, last))
+        first = last
+    chosen = np.array(found, np.int64).reshape(-1, 2)
+    documents = document[chosen[:, 0]]
+    before = (ends_of_documents - lengths)[documents]
+    dropped = {"sentences_too_long": long, "sentences_without_another": few}
+    return Spans(
+        documents, begins[chosen[:, 0]] - before, stops[chosen[:, 1] - 1] - before, dropped
+    )

@@ -74,15 +74,10 @@ class Objective(TextMasking):
     marks = ("word_start",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         if not config.boundary_weight:
             self.parts = TextMasking.parts
-            self.fields = {name: kind for name, kind in self.fields.items() if name != "span"}
+            self.leave_out("span")
         chances = (1 - config.p) ** np.arange(config.longest)
         self.chances = np.cumsum(chances / chances.sum())
 

@@ -23,9 +23,8 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import Field, Spans
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.objectives.examples.cutting import cut_stream
 from nlpkit.objectives.examples.source_target import SourceTarget
-from nlpkit.objectives.examples.text import TextObjective, check_length, cut_documents
+from nlpkit.objectives.examples.text import TextObjective, check_length, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
 
 if TYPE_CHECKING:
@@ -63,11 +62,6 @@ class Objective(SourceTarget, TextObjective):
     min_piece = 2  # one token stays, one is noise
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: a piece needs more sentinels or positions than there are.
-        """
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config, SENTINELS)
         ids = {text: tokenizer.special_id(text) for text in SENTINELS}
@@ -85,7 +79,7 @@ class Objective(SourceTarget, TextObjective):
         check_length(self.max_new_tokens, model_config)
 
     @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
         """Return what begins and what ends a target, and the sentinels."""
         return (*model_config.target_tokens, *SENTINELS)
 
@@ -96,7 +90,7 @@ class Objective(SourceTarget, TextObjective):
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
         if self.config.contiguous:
-            return cut_stream(lengths, self.piece, (self.end,))
+            return cut_stream(lengths, self.piece, self.end)
         return cut_documents(lengths, self.piece, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:

@@ -71,12 +71,6 @@ class Objective(Masking, Pairing):
     beside_others = "tlm masks texts of one language, too: set monolingual instead of a mixture"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions, or it has too few
-                languages.
-        """
         super().__init__(config, tokenizer, model_config)
         # Families of BERT's kind have token types and no languages.
         self.language_field, other = "langs", "token_type_ids"

@@ -75,12 +75,6 @@ class Objective(Masking, Pairing):
     marks = ("sentence_start",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions, or the model has too few
-                token types.
-        """
         super().__init__(config, tokenizer, model_config)
         weights = np.array([config.both, config.left, config.right, config.source])
         self.shares = np.cumsum(weights / weights.sum())

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, of_units, words_of
+from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, draw_words
 
 
 class Config(MaskConfig):
@@ -26,8 +26,4 @@ class Objective(TextMasking):
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
     ) -> Drawn:
-        """Return thresholds that are the same for all tokens of a word."""
-        words = words_of(example, where)
-        count = int(words[-1]) + 1 if len(words) else 0
-        order = rng.permutation(count)[words] if count else words
-        return Drawn(of_units(order, count, rng)[order])
+        return draw_words(example, where, rng)

@@ -211,8 +211,10 @@ class _Autosize:
             return 0, None
         needed = {
             token
-            for made in fit.classes(others.objective)
-            for token in made.special_tokens(config.model_construct())
+            for part in fit.parts(others.objective)
+            for token in fit.load_class(part.name).special_tokens(
+                part.config, config.model_construct()
+            )
         }
         if section.sides is not None:
             source, target = (self._count_tokens(side) for side in section.sides)

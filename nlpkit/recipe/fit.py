@@ -236,9 +236,12 @@ def members_of(section: Part) -> list[Any]:
 
 def classes(objectives: Sequence[Objective]) -> list[type[ObjectiveClass]]:
     """Return the classes of the objectives; for a mixture, those of its members."""
-    return [
-        load_class(part.name) for section in objectives for part in members_of(section) or [section]
-    ]
+    return [load_class(part.name) for part in parts(objectives)]
+
+
+def parts(objectives: Sequence[Objective]) -> list[Any]:
+    """Return the objectives with their settings; for a mixture, its members."""
+    return [part for section in objectives for part in members_of(section) or [section]]
 
 
 def reads_text(objectives: Sequence[Objective]) -> bool:

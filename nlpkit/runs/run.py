@@ -27,7 +27,7 @@ from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.layers.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe import Resolved
 from nlpkit.train.log import Log
 from nlpkit.train.placement import unwrapped

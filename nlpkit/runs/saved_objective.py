@@ -118,7 +118,7 @@ def _bind(
     if lacking := missing_needs(module.Objective, model_config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     if isinstance(tokenizer, Extendable):
-        named = module.Objective.special_tokens(model_config)
+        named = module.Objective.special_tokens(config, model_config)
         if lacking := [token for token in named if tokenizer.special_id(token) is None]:
             raise ValueError(
                 f"{name} needs the special tokens {shown(lacking)}, which the tokenizer does not "

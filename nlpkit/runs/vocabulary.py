@@ -24,7 +24,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models.config import ModelConfig
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
-from nlpkit.recipe.fit import classes, reads_text
+from nlpkit.recipe.fit import load_class, parts, reads_text
 from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
@@ -205,8 +205,8 @@ def _with_special_tokens(
     """
     needed = dict.fromkeys(
         token
-        for objective in classes(resolved.recipe.objective)
-        for token in objective.special_tokens(model_config)
+        for part in parts(resolved.recipe.objective)
+        for token in load_class(part.name).special_tokens(part.config, model_config)
     )
     if not needed:
         return tokenizer

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from nlpkit.contracts.batch import IGNORE, Batch, Loss
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.selftest.subject import Subject
 from nlpkit.train.placement import to_device
 

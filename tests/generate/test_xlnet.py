@@ -24,7 +24,7 @@ from tests._families import oracle
 from tests._families.oracle import CLOSE
 
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
-TOKENIZER = _masked.tokenizer().extended(plm.Objective.special_tokens(Config(**SIZES)))
+TOKENIZER = _masked.tokenizer().extended(plm.Objective.special_tokens(None, Config(**SIZES)))
 VOCAB = TOKENIZER.vocab_size
 TEXTS = ([9, 12, 8, 15, 9, 20], [11], [14, 10, 9])
 

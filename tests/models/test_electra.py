@@ -19,7 +19,7 @@ from nlpkit.models.electra import Config, model
 from nlpkit.models.electra.sampling import sample
 from nlpkit.models.formats import hf_reading
 from nlpkit.models.layers.head import CHOICE, SEQUENCE, task_head
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._losses import all_states

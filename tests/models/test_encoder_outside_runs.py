@@ -19,7 +19,7 @@ from nlpkit import cli, recipe
 from nlpkit.contracts.batch import IGNORE, Loss
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.errors import RecipeError
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.losses import LossSums
 from nlpkit.train.placement import to_device

@@ -13,7 +13,7 @@ from nlpkit.models import families
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.head import Head
 from nlpkit.objectives import classification, cpm_ant
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.objectives.several.combined import combine
 from tests import _masked
 from tests._letters import Letters

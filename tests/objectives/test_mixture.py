@@ -21,7 +21,7 @@ from nlpkit.data.pack import collate
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import source
 from nlpkit.objectives import mixture
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.placement import to_device
 from tests import _processes, _tiny

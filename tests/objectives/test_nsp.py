@@ -10,8 +10,8 @@ import torch
 from nlpkit.contracts.batch import MARKS, Batch
 from nlpkit.data.pack import collate
 from nlpkit.models import families
-from nlpkit.objectives.examples.cutting import cut_overlapping
-from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.frame import Frame, frame_tokens
+from nlpkit.objectives.nsp import cut_overlapping
 from tests._masked import bound, bound_of, document, mark, marked, plain, tokenizer
 
 
@@ -177,7 +177,7 @@ def test_loss_is_the_sum_of_the_cross_entropies_of_the_labels() -> None:
 )
 def test_frame_is_the_familys_and_gives_its_texts_back(family: str, expected: str) -> None:
     model = families.load(family).Config()
-    named = tokenizer().extended(tokens(model))
+    named = tokenizer().extended(frame_tokens(model))
     frame = Frame(named, model)
     word = plain(1, np.random.default_rng(0))
     texts = [word.repeat(2), word]

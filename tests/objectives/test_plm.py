@@ -13,7 +13,7 @@ from tests import _masked
 from tests._masked import plain
 
 MODEL = Config(hidden_size=16, num_layers=1, num_heads=2, intermediate_size=16)
-TOKENIZER = _masked.tokenizer().extended(plm.Objective.special_tokens(MODEL))
+TOKENIZER = _masked.tokenizer().extended(plm.Objective.special_tokens(None, MODEL))
 
 
 def bound(**settings) -> plm.Objective:

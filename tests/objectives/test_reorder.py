@@ -45,6 +45,6 @@ def test_layer_has_a_score_for_each_place() -> None:
 def test_layer_reads_the_states_of_both_directions() -> None:
     module = registry.load("objectives", "reorder")
     model = lstm.Config(hidden_size=8, num_directions=2)  # states of 2 x 8
-    named = tokenizer().extended(module.Objective.special_tokens(model))
+    named = tokenizer().extended(module.Objective.special_tokens(None, model))
     objective = module.Objective(module.Config(max_length=30), named, model)
     assert objective.heads()["places"].weight.shape == (28, 16)

@@ -16,7 +16,7 @@ from nlpkit.data.settings import Config as DataConfig
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.objectives import seq2seq
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.tokenizers import bpe, wordpiece
 from nlpkit.train.placement import to_device
 from tests.parts.encoder_decoder import Config

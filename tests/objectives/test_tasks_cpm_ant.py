@@ -20,7 +20,7 @@ from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.tokenize import Callbacks
 from nlpkit.errors import DataError
 from nlpkit.objectives import cpm_ant_nlg, cpm_ant_nlu
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from tests._losses import only_term
 from tests.conftest import REAL_DATA
 

@@ -19,7 +19,7 @@ from nlpkit.data.pack import collate
 from nlpkit.models.gpt import Config
 from nlpkit.models.gpt.model import Model
 from nlpkit.models.layers.head import Head
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.train.scores import scores
 from tests._formats import to_hf
 from tests._letters import Letters

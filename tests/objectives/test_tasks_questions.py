@@ -16,7 +16,7 @@ from nlpkit.data import formats
 from nlpkit.data.readers import squad
 from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.objectives.question_answering import best_span
 from nlpkit.objectives.tasks.answers import Found, answers_of
 from nlpkit.objectives.tasks.windows import token_windows

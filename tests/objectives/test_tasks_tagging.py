@@ -16,7 +16,7 @@ from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
 from nlpkit.models.gpt.model import Model as Gpt
 from nlpkit.objectives import tagging
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.objectives.tasks import windows
 from nlpkit.objectives.tasks.windows import word_windows
 from tests import _spans

@@ -18,7 +18,7 @@ from nlpkit.data.tokenize import Encoding, encode
 from nlpkit.errors import DataError, RecipeError
 from nlpkit.models import bert, families, xlm
 from nlpkit.objectives import tlm
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from tests._families import oracle
 from tests._losses import all_states
 from tests._masked import bound_of, marked, tokenizer

@@ -13,7 +13,7 @@ from nlpkit.errors import RecipeError
 from nlpkit.models import bert
 from nlpkit.models.bert import model as bert_model
 from nlpkit.objectives import unilm
-from nlpkit.objectives.examples.forward import forward
+from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe.fit import missing_needs
 from tests._masked import bound_of, document, marked, tokenizer
 

@@ -70,7 +70,7 @@ class Objective(TextObjective):
         self.shown_rate = 1 - config.masked
 
     @classmethod
-    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+    def special_tokens(cls, config: Any, model_config: Any) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have."""
         return tuple(dict.fromkeys((*model_config.task_tokens, MASK)))
 

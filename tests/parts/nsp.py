@@ -56,7 +56,7 @@ class Objective(TextObjective):
         self.start, self.delimiter, self.end = frame
 
     @classmethod
-    def special_tokens(cls, model_config: Any) -> tuple[str, ...]:
+    def special_tokens(cls, config: Any, model_config: Any) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have."""
         return tuple(dict.fromkeys(model_config.task_tokens))
 

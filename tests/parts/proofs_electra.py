@@ -44,7 +44,7 @@ class Objective(TextObjective):
         self.start, self.end, self.mask = map(tokenizer.special_id, FRAME)
 
     @classmethod
-    def special_tokens(cls, model_config):
+    def special_tokens(cls, config, model_config):
         """Return BERT's."""
         return FRAME
 

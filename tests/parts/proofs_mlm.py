@@ -40,7 +40,7 @@ class Objective(TextObjective):
         self.words = np.flatnonzero(self.is_word)
 
     @classmethod
-    def special_tokens(cls, model_config):
+    def special_tokens(cls, config, model_config):
         """Return BERT's."""
         return ("[CLS]", "[SEP]", MASK)
 

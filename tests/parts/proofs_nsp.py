@@ -37,7 +37,7 @@ class Objective(TextObjective):
         self.start, self.end = map(tokenizer.special_id, ("[CLS]", "[SEP]"))
 
     @classmethod
-    def special_tokens(cls, model_config):
+    def special_tokens(cls, config, model_config):
         """Return BERT's."""
         return ("[CLS]", "[SEP]")
 

@@ -41,7 +41,7 @@ class Objective(TextObjective):
         self.few = np.flatnonzero(tokenizer.token_characters() > 0)[-8:]
 
     @classmethod
-    def special_tokens(cls, model_config):
+    def special_tokens(cls, config, model_config):
         """Return BERT's."""
         return ("[CLS]", "[SEP]")
 

@@ -49,7 +49,7 @@ class Objective(TextObjective):
         self.end = tokenizer.special_id(END)
 
     @classmethod
-    def special_tokens(cls, model_config):
+    def special_tokens(cls, config, model_config):
         """Return the sentinels and the end token."""
         return (*SENTINELS, END)
 

@@ -48,7 +48,7 @@ def _task(settings: dict, tokenizers: dict[str, Any], rows: list[Row]) -> Any:
     config = module.Objective.complete(module.Config(**settings), rows)
     model = registry.load("models", family).Config()
     tokenizer = tokenizers[family]
-    wanted = module.Objective.special_tokens(model)
+    wanted = module.Objective.special_tokens(config, model)
     lacking = [token for token in wanted if tokenizer.special_id(token) is None]
     return module.Objective(config, tokenizer.extended(lacking) if lacking else tokenizer, model)
 

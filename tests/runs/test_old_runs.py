@@ -23,7 +23,7 @@ from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
 from nlpkit.models.layers import dropout, loss
-from nlpkit.objectives.examples import forward
+from nlpkit.objectives.examples import text
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
 
@@ -50,7 +50,7 @@ def as_it_was():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loss, "_softmax", softmax)
-        patch.setattr(forward, "_rows_read", lambda *given: None)
+        patch.setattr(text, "_find_rows", lambda *given: None)
         patch.setattr(dropout._Dropout, "apply", F.dropout)
         patch.setattr(
             cpu_flash, "refuses", lambda request: "dropout" if request.dropout else refuses(request)
@@ -137,7 +137,7 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
 
 def test_an_old_run_goes_on_as_runs_do_today(tmp_path: Path, as_it_was: pytest.MonkeyPatch) -> None:
     moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
-    places = (forward, "_rows_read"), (dropout._Dropout, "apply"), (loss, "_softmax")
+    places = (text, "_find_rows"), (dropout._Dropout, "apply"), (loss, "_softmax")
     then = [getattr(*place) for place in places]
     as_it_was.undo()
     try:

@@ -1,13 +1,18 @@
-"""The tokens that a family has before, between and after the texts of a sequence."""
+"""The tokens that a family has before, between and after the texts of a sequence.
+
+T tokens of a sequence.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nlpkit.contracts.batch import Field
 from nlpkit.contracts.tokenizer import Template
+from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     from nlpkit.contracts.objective import ModelSettings
@@ -89,10 +94,41 @@ def _template(model_config: ModelSettings) -> Template:
     return found if model_config.pairs else found.without_types()
 
 
-def tokens(model_config: ModelSettings) -> tuple[str, ...]:
+def frame_tokens(model_config: ModelSettings) -> tuple[str, ...]:
     """Return the frame's tokens, which the vocabulary must have."""
     named = (*model_config.task_tokens, model_config.summary_token)
     return tuple(dict.fromkeys(filter(None, named)))
+
+
+class FramedText(TextObjective):
+    """A base of objectives whose examples are texts in the family's frame."""
+
+    num_texts = 1  # of an example
+    # Only families with text pairs (`pairs`) have token types.
+    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
+    fields: Mapping[str, Field] = {
+        "input_ids": Field(np.int64),
+        "token_type_ids": Field(np.int64),
+    }
+
+    def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
+        super().__init__(config, tokenizer, model_config)
+        self.frame = Frame(tokenizer, model_config)
+        self.template = self.frame.template
+        self.extra = self.frame.size(self.num_texts)
+        if not model_config.pairs:
+            self.leave_out("token_type_ids")
+
+    @classmethod
+    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
+        return frame_tokens(model_config)
+
+    def enclose(self, text: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the ids and the token types (T,) of one text in its frame."""
+        ids = self.frame.ids([text], np.int64)
+        if "token_type_ids" not in self.fields:
+            return {"input_ids": ids}
+        return {"input_ids": ids, "token_type_ids": self.frame.types_of_one(len(ids))}
 
 
 def _ids(tokenizer: Extendable, token: str) -> tuple[int, ...]:

@@ -22,9 +22,8 @@ from nlpkit.contracts.abilities import ScoringInput
 from nlpkit.contracts.batch import IGNORE, MARKS, Field, Marked, Spans, bit
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.errors import UsageError
-from nlpkit.objectives.examples.cutting import cut_stream
-from nlpkit.objectives.examples.frame import Frame, tokens
-from nlpkit.objectives.examples.text import LabelTargets, TextObjective
+from nlpkit.objectives.examples.frame import FramedText, frame_tokens
+from nlpkit.objectives.examples.text import LabelTargets, cut_stream
 
 if TYPE_CHECKING:
     from nlpkit.contracts.tokenizer import Extendable
@@ -82,14 +81,12 @@ class Drawn:
     units: np.ndarray | None = None  # (M,) int64; None: each token has its own fate
 
 
-class Masking(LabelTargets, TextObjective):
+class Masking(LabelTargets, FramedText):
     """The masking of examples, and the loss of masked tokens."""
 
     parts: tuple[str, ...] = ("mlm",)
-    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
+        **FramedText.fields,
         "labels": Field(np.int64),
         "threshold": Field(np.float32),
     }
@@ -97,14 +94,7 @@ class Masking(LabelTargets, TextObjective):
     term = "mlm"
 
     def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
-        self.frame = Frame(tokenizer, model_config)
-        self.template = self.frame.template
         mask = tokenizer.special_id(model_config.mask_token)
         assert mask is not None  # `special_tokens` asked for it
         self.mask = mask
@@ -113,15 +103,12 @@ class Masking(LabelTargets, TextObjective):
         self.text_ids = np.flatnonzero(self.is_text)
         self.shown_rate = config.random + config.unmask
         self.highest = max(config.rate, config.final_rate or 0.0)
-        absent = set() if model_config.pairs else {"token_type_ids"}
-        self.inputs = tuple(name for name in self.inputs if name not in absent)
-        absent |= set() if config.final_rate else {"threshold"}
-        self.fields = {name: kind for name, kind in self.fields.items() if name not in absent}
+        if config.final_rate is None:
+            self.leave_out("threshold")
 
     @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the family's tokens around texts, and its mask token."""
-        return (*tokens(model_config), model_config.mask_token)
+    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
+        return (*frame_tokens(model_config), model_config.mask_token)
 
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
@@ -165,17 +152,14 @@ class Masking(LabelTargets, TextObjective):
         units = drawn.units[index]
         return rng.random(int(units.max(initial=-1)) + 1)[units]
 
-    def rate_at(self, progress: float) -> float:
-        """Return the share of tokens that are targets when this share of the run is done."""
-        first, last = self.config.rate, self.config.final_rate
-        return first if last is None else first + progress * (last - first)
-
     def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
         """Return the example with the targets of the rate at this share of the run."""
-        if self.config.final_rate is None:
+        first, last = self.config.rate, self.config.final_rate
+        if last is None:
             return example
         labels, thresholds = example["labels"], example["threshold"]
-        no_more = (labels != IGNORE) & (thresholds >= self.rate_at(progress))
+        rate = first + progress * (last - first)
+        no_more = (labels != IGNORE) & (thresholds >= rate)
         return example | {
             "input_ids": np.where(no_more, labels, example["input_ids"]),
             "labels": np.where(no_more, IGNORE, labels),
@@ -186,7 +170,6 @@ class Masking(LabelTargets, TextObjective):
         return (example["labels"] != IGNORE) & (example["input_ids"] != self.mask)
 
     def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the example with the source's tokens back in `input_ids`."""
         labels = example["labels"]
         return example | {"input_ids": np.where(labels == IGNORE, example["input_ids"], labels)}
 
@@ -199,20 +182,10 @@ class TextMasking(Masking):
     scoring_methods: tuple[str, ...] = ("pll", "pll-word-l2r")
     answer_method = "pll"
 
-    def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
-        super().__init__(config, tokenizer, model_config)
-        self.extra = self.frame.size()
-
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
         if not self.config.contiguous:
             return super().spans(lengths)
-        return cut_stream(lengths, self.config.max_length - self.extra, (self.frame.delimiter,))
+        return cut_stream(lengths, self.config.max_length - self.extra, self.frame.delimiter)
 
     def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, masked."""
@@ -220,31 +193,21 @@ class TextMasking(Masking):
 
     def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
-        text = ids.ids if isinstance(ids, Marked) else ids
-        framed = self.frame.ids([text], np.int64)
-        example = {"input_ids": framed}
-        if "token_type_ids" in self.inputs:
-            example["token_type_ids"] = self.frame.types_of_one(len(framed))
+        example = self.enclose(ids.ids if isinstance(ids, Marked) else ids)
         if isinstance(ids, Marked):
-            example[MARKS] = np.zeros(len(framed), np.uint8)
-            example[MARKS][self.text_in(framed)] = ids.marks
+            example[MARKS] = np.zeros(len(ids) + self.extra, np.uint8)
+            example[MARKS][self.frame.places([len(ids)])[0]] = ids.marks
         return example
-
-    def text_in(self, framed: np.ndarray) -> slice:
-        """Return where the text is in a framed sequence (T,)."""
-        return slice(len(self.frame.start), len(framed) - len(self.frame.end))
 
     def transform(
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
-        """Return the example of another objective, masked."""
         return self.masked(example, rng)
 
     @property
     def max_text(self) -> int:
         """The largest number of tokens of a text that is scored."""
-        length: int = self.config.max_length
-        return length - self.extra
+        return int(self.config.max_length) - self.extra
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str
@@ -260,7 +223,7 @@ class TextMasking(Masking):
         if method == "pll-word-l2r":
             masked |= (targets[:, None] < place) & (words[targets][:, None] == words)
         copies = np.tile(example["input_ids"], (len(targets), 1))
-        text = self.text_in(example["input_ids"])
+        (text,) = self.frame.places([len(ids)])
         copies[:, text][masked] = self.mask
         return [
             ScoringInput({**example, "input_ids": copy}, target + text.start, target)
@@ -284,6 +247,16 @@ def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray
     begins[1:] |= np.diff(where) > 1
     begins[:1] = True
     return np.cumsum(begins) - 1
+
+
+def draw_words(
+    example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
+) -> Drawn:
+    """Return thresholds (M,) that are the same for all tokens of a word."""
+    words = words_of(example, where)
+    count = int(words.max(initial=-1)) + 1
+    order = rng.permutation(count)[words]
+    return Drawn(of_units(order, count, rng)[order])
 
 
 def of_units(units: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,49 +1,30 @@
-"""Pairs of texts, `[CLS] A [SEP] B [SEP]`: the common part of `nsp`, `sop`, `tlm` and `unilm`."""
+"""Pairs of texts, `[CLS] A [SEP] B [SEP]`: the common part of `nsp`, `sop`, `tlm` and `unilm`.
+
+N tokens of a batch, S sequences, K labels.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nlpkit.contracts.batch import MARKS, Field, Loss, Marked, Term
-from nlpkit.contracts.objective import ModelSettings
-from nlpkit.objectives.examples.frame import Frame, tokens
-from nlpkit.objectives.examples.text import TextObjective
+from nlpkit.contracts.batch import MARKS, Loss, Marked, Term
+from nlpkit.objectives.examples.frame import FramedText
 
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.contracts.tokenizer import Extendable
+    from nlpkit.contracts.batch import Batch
 
 
-class Pairing(TextObjective):
+class Pairing(FramedText):
     """Examples of several texts in the family's frame."""
 
-    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
-    fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
-    }
     needs: tuple[str, ...] = ("bidirectional", "pairs", "scores_pairs")
+    num_texts = 2
     min_piece = 2  # a token for each text
-
-    def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
-        super().__init__(config, tokenizer, model_config)
-        self.frame = Frame(tokenizer, model_config)
-        self.template = self.frame.template
-        self.extra = self.frame.size(2)
-
-    @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the family's tokens before, between and after texts."""
-        return tokens(model_config)
 
     def joined(self, texts: Sequence[Marked]) -> dict[str, np.ndarray]:
         """Return the texts as one sequence; those after the first have the token type 1."""
@@ -54,18 +35,35 @@ class Pairing(TextObjective):
         return {"input_ids": ids, "token_type_ids": self.frame.types(ids), MARKS: marks}
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the two texts of an example."""
         return self.frame.texts(example["input_ids"], 2)
 
 
-def choice_loss(name: str, logits: torch.Tensor, labels: torch.Tensor) -> Loss:
-    """Return cross entropy of the choices (S, K) for the labels (S,); the log has the accuracy."""
-    import torch.nn.functional as F
+class PairChoice(Pairing):
+    """Pairs with a label, which the summary of their sequence predicts."""
 
-    total, count = F.cross_entropy(logits.float(), labels, reduction="sum"), len(labels)
-    right = (logits.argmax(1) == labels).sum().float()
-    parts = {name: (total.detach(), count), f"{name}_accuracy": (right, count)}
-    return Loss({name: Term(total, count, parts=parts)})
+    label: ClassVar[str]  # the field of the label
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        return {self.parts[0]: len(batch[self.label])}
+
+    def tokens_read(self, batch: Batch) -> torch.Tensor | None:
+        """Return (N,) bool: no token but the first of each sequence."""
+        return batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
+
+    def logits(self, model: Any, hidden: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Return the scores (S, K) of the labels."""
+        return model.pair_logits(hidden, batch.lengths)
+
+    def loss(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return cross entropy over the sequences, and the accuracy for the log."""
+        import torch.nn.functional as F
+
+        labels, logits = batch.fields[self.label], self.logits(model, hidden, batch)
+        total, count = F.cross_entropy(logits.float(), labels, reduction="sum"), len(labels)
+        right = (logits.argmax(1) == labels).sum().float()
+        name, accuracy = self.parts
+        parts = {name: (total.detach(), count), accuracy: (right, count)}
+        return Loss({name: Term(total, count, parts=parts)})
 
 
 def part(text: Marked, start: int, stop: int) -> Marked:

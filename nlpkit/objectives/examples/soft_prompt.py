@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.objectives.examples.blanks import laid_out
+from nlpkit.objectives.examples.text import lay_out
 
 if TYPE_CHECKING:
     from nlpkit.contracts.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def fill_blanks(
     Raises:
         ValueError: the text from the first blank to the last is too long.
     """
-    text, is_blank, cut = laid_out(parts, blanks, max_tokens)
+    text, is_blank, cut = lay_out(parts, blanks, max_tokens)
     hole = np.concatenate([[False], is_blank, [False]])
     given = _context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
     given["position"][len(soft) :] = len(soft) + np.flatnonzero(~hole)

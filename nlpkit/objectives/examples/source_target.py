@@ -47,7 +47,7 @@ class SourceTarget:
     label_smoothing: float | None = None  # None: that of the family's paper
 
     @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
         """Return what begins and what ends a target."""
         return model_config.target_tokens
 

@@ -1,18 +1,21 @@
 """Bases of objectives on running text: its pieces, all of one length; a loss over labels.
 
-I pieces, D documents, N tokens of a batch, M targets.
+I pieces, D documents, N tokens of a batch, M targets, S sequences, C model width.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from nlpkit.contracts.batch import IGNORE, Batch, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, Objective, TrainedModel
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
@@ -31,21 +34,19 @@ class TextObjective(Objective):
     min_piece = 1
 
     def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,)."""
         return cut_documents(lengths, self.config.max_length - self.extra, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of the examples made from pieces of these lengths (I,)."""
         return pieces + self.extra
+
+    def leave_out(self, *names: str) -> None:
+        """Remove fields, and inputs of the model, that these settings do not need."""
+        self.inputs = tuple(name for name in self.inputs if name not in names)
+        self.fields = {name: kind for name, kind in self.fields.items() if name not in names}
 
 
 class LabelTargets(Objective):
@@ -55,7 +56,6 @@ class LabelTargets(Objective):
     predicts_text = True
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of tokens with a label."""
         return {self.term: int((batch["labels"] != IGNORE).sum())}
 
     def tokens_read(self, batch: Batch) -> torch.Tensor | None:
@@ -97,6 +97,47 @@ def loss_parts(
     return {name: (total, count) for name, total, count in zip(names, sums, counts, strict=True)}
 
 
+def forward(
+    objective: Objective,
+    model: Callable[..., torch.Tensor],
+    batch: Batch,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return the model's hidden states (N, C) for the inputs that the objective lists.
+
+    The input `progress` is the completed share of the run, from 0 to 1. States are needed of the
+    `rows` (M,), by default of the tokens that the loss reads. Those of other tokens are NaN where
+    the model leaves them out, so that a loss that reads them does not go unnoticed.
+    """
+    given = {**batch.fields, "progress": batch.progress}
+    inputs = {name: given[name] for name in objective.inputs}
+    method = getattr(model, "forward", None)
+    # Not the bound method, which would keep the model.
+    takes_rows = _takes_rows(getattr(method, "__func__", method))
+    rows = _find_rows(objective, batch) if takes_rows and rows is None else rows
+    if not takes_rows or rows is None:
+        return model(batch.lengths, **inputs)
+    states = model(batch.lengths, rows=rows, **inputs)
+    left_out = states.new_full((sum(batch.lengths), states.shape[1]), math.nan)
+    return left_out.index_copy(0, rows, states)
+
+
+@cache
+def _takes_rows(function: Callable[..., torch.Tensor] | None) -> bool:
+    return function is not None and "rows" in inspect.signature(function).parameters
+
+
+def _find_rows(objective: Objective, batch: Batch) -> torch.Tensor | None:
+    """Return the tokens (M,) whose states the loss reads; None: all."""
+    read = objective.tokens_read(batch)
+    # On a GPU the numbers of rows would have to be waited for.
+    if read is None or read.device.type != "cpu":
+        return None
+    read[np.cumsum((0, *batch.lengths[:-1]))] = True
+    rows = read.nonzero().squeeze(1)
+    return rows if len(rows) < len(read) else None
+
+
 def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
     """Return pieces of `size` tokens; a document's last one is dropped if below `min_size`."""
     lengths = np.asarray(lengths, np.int64)
@@ -113,6 +154,47 @@ def cut_documents(lengths: np.ndarray, size: int, min_size: int) -> Spans:
         "documents_without_piece": int((kept == 0).sum()),
     }
     return Spans(document, start, stop, dropped)
+
+
+def cut_stream(lengths: np.ndarray, size: int, end: int) -> Spans:
+    """Return pieces of `size` tokens of all documents as one stream, each with `end` behind it.
+
+    Only the last piece is shorter, and nothing is dropped.
+    """
+    framed = np.asarray(lengths, np.int64) + 1  # (D,)
+    ends = np.cumsum(framed)
+    total = int(ends[-1]) if len(ends) else 0
+    start = np.arange(0, total, size)
+    sizes = np.minimum(size, total - start)
+    document = np.searchsorted(ends, start, side="right")
+    start = start - (ends - framed)[document]
+    return Spans(document, start, start + sizes, {}, (), (end,))
+
+
+def lay_out(
+    parts: Sequence[Sequence[int]], blanks: Sequence[int], max_tokens: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the text (T,), where blanks are among text and blanks (T + M,), and what is cut.
+
+    `parts` are the texts before, between and after the blanks, `blanks` their numbers of tokens. If
+    both have more than `max_tokens`, the text loses its start, up to the first blank, then its end.
+
+    Raises:
+        ValueError: the text from the first blank to the last is too long.
+    """
+    first, *between, last = (list(part) for part in parts)
+    size = sum(map(len, parts)) + sum(blanks)
+    before = min(max(size - max_tokens, 0), len(first))
+    after = max(size - before - max_tokens, 0)
+    if after > len(last):
+        inside = number_of(size - len(first) - len(last), "tokens")
+        raise ValueError(f"{inside} from the first blank to the last; at most {max_tokens} fit")
+    pieces = [first[before:], *between, last[: len(last) - after]]
+    is_blank = [np.zeros(len(pieces[0]), np.bool_)]
+    for blank, piece in zip(blanks, pieces[1:], strict=True):
+        is_blank += [np.ones(blank, np.bool_), np.zeros(len(piece), np.bool_)]
+    text = np.concatenate([np.asarray(piece, np.int64) for piece in pieces])
+    return text, np.concatenate(is_blank), before + after
 
 
 def longest_sequence(model_config: object) -> float:
@@ -135,10 +217,9 @@ def check_length(max_length: int, model_config: object) -> None:
 
 def _limits(model_config: object) -> Iterator[tuple[str, int]]:
     """Yield the settings that limit a model's sequences, and the limits."""
-    settings = (
+    for name, setting in (
         ("max_positions", "model.max_positions"),
         ("attention_length", "attention.max_length"),
-    )
-    for name, setting in settings:
+    ):
         if (limit := getattr(model_config, name, None)) is not None:
             yield setting, limit

@@ -21,7 +21,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Field, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.task import Item, Task
-from nlpkit.objectives.examples.frame import Frame, tokens
+from nlpkit.objectives.examples.frame import Frame, frame_tokens
 from nlpkit.objectives.examples.text import check_length
 
 if TYPE_CHECKING:
@@ -64,11 +64,6 @@ class FramedTask(Task):
     needs = ("has_vocabulary", "hidden_size")
 
     def __init__(self, config: FramedConfig, tokenizer: Extendable, model_config: ModelSettings):
-        """Bind the settings.
-
-        Raises:
-            ValueError: `max_length` is more than the model has positions.
-        """
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
         self.dropout = config.dropout
@@ -80,9 +75,9 @@ class FramedTask(Task):
             self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
 
     @classmethod
-    def special_tokens(cls, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the family's start, delimiter and extract tokens."""
-        return tokens(model_config)
+        return frame_tokens(model_config)
 
     def auxiliary(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor
