@@ -95,17 +95,6 @@ def prepare(
     return Attend(attend.backend, attend.reason, cache.record(request, attend.run, key))
 
 
-def prepare_layers(
-    choices: Sequence[Choice], layers: int, prepare_one: Callable[[Choice], Attend]
-) -> list[Attend]:
-    """Return one `Attend` per layer; the `choices` are repeated over the layers.
-
-    Each distinct choice is prepared once.
-    """
-    prepared = {choice: prepare_one(choice) for choice in dict.fromkeys(choices[:layers])}
-    return [prepared[choices[layer % len(choices)]] for layer in range(layers)]
-
-
 def reasons(attends: Sequence[Attend]) -> str:
     """Return the distinct backends with their reasons, for the log."""
     return ", ".join(dict.fromkeys(attend.reason for attend in attends))

@@ -76,7 +76,7 @@ def test_dropout_is_where_transformers_has_it(tmp_path: Path) -> None:
     layer = model.train().layers.order[0]
     assert (layer.dropout, theirs.train().config.hidden_dropout_prob) == (0.5, 0.5)
     x = torch.randn(6, 32)
-    found = layer(x, lambda q, k, v, tensors: v, {})
+    found = layer(x, lambda q, k, v: v)
     torch.testing.assert_close(found, their_layer(x[None])[0], **CLOSE)
 
 

@@ -5,8 +5,6 @@ form, one table for input and output, no norm after the last block. The layers a
 them are in `layers/gpt.py`, which GPT-2 shares.
 """
 
-from collections.abc import Mapping
-
 from torch import Tensor, nn
 
 from nlpkit import attention
@@ -40,11 +38,10 @@ class Block(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor],
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
-        seen = self.attn(x, attend, tensors, rows)
+        seen = self.attn(x, attend, rows)
         x = self.ln_1(select_rows(x, rows) + dropout(seen, self.dropout, self.training))
         return self.ln_2(x + dropout(self.mlp(x), self.dropout, self.training))
 

@@ -7,7 +7,7 @@ through them are in `layers/gpt.py`, which GPT-1 shares.
 N tokens of the pack, C hidden_size.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -45,11 +45,10 @@ class Block(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor],
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
-        attended = self.attn(self.ln_1(x), attend, tensors, rows)
+        attended = self.attn(self.ln_1(x), attend, rows)
         x = select_rows(x, rows) + dropout(attended, self.dropout, self.training)
         return x + dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
 
@@ -77,9 +76,10 @@ class Model(Decoder):
         input_ids: Tensor,
         cache: Cache | None = None,
         rows: Tensor | None = None,
+        **fields: Tensor,
     ) -> Tensor:
         """Return the last hidden states (N, C), normed; see `Decoder.forward`."""
-        return self.final_norm(super().forward(lengths, input_ids, cache, rows))
+        return self.final_norm(super().forward(lengths, input_ids, cache, rows, **fields))
 
 
 # transformers computes the same with either name.

@@ -1,6 +1,8 @@
 """The learned tensors of a model's kinds of attention, shared by all layers or one per layer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +46,13 @@ class AttentionTensors(nn.Module):
             if name.startswith(prefix)
         }
 
-    def heads_like(self, weight: Tensor, dropout: float, backend: str) -> Heads:
+    def heads_like(
+        self, weight: Tensor, dropout: float, backend: str, scale: float | None = None
+    ) -> Heads:
         """Return the heads of the layers, which compute in the type of one of their weights."""
         return Heads(
             self.heads, self.head_dim, compute_dtype(weight), self.training,
-            dropout=dropout, backend=backend,
+            dropout=dropout, backend=backend, scale=scale,
         )  # fmt: skip
 
     def prepare(
@@ -59,11 +63,17 @@ class AttentionTensors(nn.Module):
         keys: Layout | None = None,
         cache: Cache | None = None,
     ) -> list[attention.Attend]:
-        """Return the attention of each layer; each distinct kind is prepared once."""
-        return attention.prepare_layers(
-            self.of_layers,
-            len(self.of_layers),
-            lambda choice: attention.prepare(
+        """Return the attention of each layer with its tensors; each kind is prepared once."""
+        prepared = {
+            choice: attention.prepare(
                 choice, heads, layout, tensors=self.of(choice), keys=keys, cache=cache
-            ),
-        )
+            )
+            for choice in dict.fromkeys(self.of_layers)
+        }
+        attends = [prepared[choice] for choice in self.of_layers]
+        return [self.bind(attend, layer) for layer, attend in enumerate(attends)]
+
+    def bind(self, attend: attention.Attend, layer: int) -> attention.Attend:
+        """Return the attention with the tensors of one layer."""
+        tensors = self.of(layer)
+        return replace(attend, run=partial(attend.run, tensors=tensors)) if tensors else attend

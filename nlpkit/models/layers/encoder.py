@@ -8,7 +8,6 @@ V vocabulary.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,11 +15,10 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import EncoderConfig, PostNormConfig
 from nlpkit.models.layers.packs import first_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
@@ -31,42 +29,13 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class EncoderSettings(Protocol):
-    """The settings that are read here."""
-
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def max_positions(self) -> int: ...
-    @property
-    def hidden_act(self) -> str: ...
-    @property
-    def dropout(self) -> float: ...
-    @property
-    def attention_dropout(self) -> float: ...
-    @property
-    def norm_eps(self) -> float: ...
-    @property
-    def init_std(self) -> float: ...
-    @property
-    def tie(self) -> bool: ...
-    @property
-    def kinds(self) -> tuple[Choice, ...]: ...
-
-
 class Layer(nn.Module):
     """norm(x + attention(x)), then norm(x + feed_forward(x)).
 
     `output_dropout` is the dropout of what the feed-forward layers add; None: `config.dropout`.
     """
 
-    def __init__(self, config: EncoderSettings, output_dropout: float | None = None):
+    def __init__(self, config: PostNormConfig, output_dropout: float | None = None):
         super().__init__()
         width = config.hidden_size
         self.heads, self.dropout = config.num_heads, config.dropout
@@ -85,7 +54,6 @@ class Layer(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor],
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
@@ -94,7 +62,7 @@ class Layer(nn.Module):
             layer(states).unflatten(1, (self.heads, -1))
             for layer, states in ((self.query, own), (self.key, x), (self.value, x))
         )
-        seen = self.project(attend(q, k, v, tensors).flatten(1))
+        seen = self.project(attend(q, k, v).flatten(1))
         x = self.attention_norm(own + dropout(seen, self.dropout, self.training))
         added = self.down(self.activation(self.up(x)))
         return self.output_norm(x + dropout(added, self.output_dropout, self.training))
@@ -126,7 +94,7 @@ class Layers(nn.Module):
     """
 
     def __init__(
-        self, config: EncoderSettings, shared: tuple[nn.Module, Sequence[Layer]] | None = None
+        self, config: PostNormConfig, shared: tuple[nn.Module, Sequence[Layer]] | None = None
     ):
         super().__init__()
         if shared is None:
@@ -159,21 +127,20 @@ class Layers(nn.Module):
         layout = layout.with_fields(fields)
         attends = kinds.prepare(heads, layout, cache=cache)
         self.attention_choice = attention.reasons(attends)
-        tensors = kinds.of
-        for depth, (layer, attend) in enumerate(zip(self.order[:-1], attends, strict=False)):
-            x = layer(x, attend, tensors(depth))
-        last, depth = self.order[-1], len(self.order) - 1
+        *before, last = zip(self.order, attends, strict=True)
+        for layer, attend in before:
+            x = layer(x, attend)
+        layer, attend = last
         if rows is None:
-            return last(x, attends[-1], tensors(depth))
-        queries = _queries(layout, rows)
-        choice = self.config.kinds[depth % len(self.config.kinds)]
+            return layer(x, attend)
+        queries, choice = _queries(layout, rows), kinds.of_layers[-1]
         # A backend that is named may be made for queries and keys of the same tokens.
         if queries is None or choice.is_custom or backend != "auto":
-            return last(x, attends[-1], tensors(depth))[rows]
+            return layer(x, attend)[rows]
         own = {"position": layout.positions, "length": layout.token_lengths, **fields}
         queries = queries.with_fields({name: values[rows] for name, values in own.items()})
         attend = attention.prepare(choice, heads, queries, tensors=kinds.of(choice), keys=layout)
-        return last(x, attend, tensors(depth), rows)
+        return layer(x, kinds.bind(attend, len(self.order) - 1), rows)
 
 
 def _queries(layout: Layout, rows: Tensor) -> Layout | None:
@@ -189,7 +156,7 @@ class TransformedHead(OutputHead):
     """BERT's head of masked tokens: a dense layer, an activation, a norm, the table and a bias."""
 
     def make_head(
-        self, config: EncoderSettings, vocab_size: int, width: int, activation: str
+        self, config: PostNormConfig, vocab_size: int, width: int, activation: str
     ) -> None:
         """Add the parameters; `width` is that of the table."""
         self.transform = ACTIVATIONS[activation]
@@ -213,7 +180,7 @@ class EncoderModel(TransformedHead):
 
     def __init__(
         self,
-        config: EncoderSettings,
+        config: PostNormConfig,
         vocab_size: int,
         backend: str,
         embeddings: nn.Module,

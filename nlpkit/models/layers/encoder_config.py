@@ -1,10 +1,10 @@
-"""The settings that the families of BERT's kind share. Importable without torch.
+"""Settings that families with an encoder share. Importable without torch.
 
-Defaults are those of BERT's base model (Devlin et al. 2018, arXiv 1810.04805); a family overrides
-what differs.
+Defaults are those of BERT's base model (Devlin et al. 2018, arXiv 1810.04805) and of the original
+Transformer's (Vaswani et al. 2017, arXiv 1706.03762); a family overrides what differs.
 """
 
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -13,11 +13,9 @@ from nlpkit.config import Layers, Size
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
 
-class EncoderConfig(ModelConfig):
+class PostNormConfig(ModelConfig):
     """Sizes of a post-norm encoder; the vocabulary's comes from the tokenizer."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
-    pairs: ClassVar[bool] = True
     rate_share: ClassVar[float] = POST_NORM_RATE
     summary_first: ClassVar[bool] = True
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
@@ -25,9 +23,7 @@ class EncoderConfig(ModelConfig):
     hidden_size: Size = Field(768, description="width of the residual stream")
     num_layers: Layers = Field(12, description="number of layers")
     num_heads: Size = Field(12, description="attention heads")
-    intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
     max_positions: Size = Field(512, description="learned positions: the longest sequence")
-    type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
     hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
         "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
     )
@@ -41,8 +37,13 @@ class EncoderConfig(ModelConfig):
     init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
     tie: bool = Field(True, description="whether one table serves for input and output")
 
+    if TYPE_CHECKING:
+
+        @property
+        def intermediate_size(self) -> int: ...
+
     @model_validator(mode="after")
-    def _consistent(self) -> "EncoderConfig":
+    def _consistent(self) -> "PostNormConfig":
         check_heads(self.num_heads, self.hidden_size)
         return self
 
@@ -50,3 +51,48 @@ class EncoderConfig(ModelConfig):
     def default_attention(self) -> tuple[Choice, ...]:
         """Each token sees all tokens of its sequence."""
         return (Choice.of("full"),)
+
+
+class EncoderConfig(PostNormConfig):
+    """Sizes of a post-norm encoder with token types."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
+    pairs: ClassVar[bool] = True
+
+    intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
+    type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
+
+
+class EncoderDecoderConfig(ModelConfig):
+    """Sizes of an encoder and a decoder; the recipe's `attention` is the decoder's own."""
+
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
+    encodes_source: ClassVar[bool] = True
+
+    hidden_size: Size = Field(512, description="width of the residual stream")
+    num_layers: Layers = Field(
+        6, description="layers of the decoder, and of the encoder by default"
+    )
+    encoder_layers: Layers | None = Field(
+        None, description="layers of the encoder; null: num_layers"
+    )
+    num_heads: Size = Field(8, description="attention heads")
+    intermediate_size: Size = Field(2048, description="width inside the feed-forward layers")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="on the embeddings and on what the layers add"
+    )
+    attention_dropout: float = Field(
+        0.0, ge=0, lt=1, description="on the attention probabilities; not every backend can"
+    )
+    tie: bool = Field(True, description="whether one table serves for input and output")
+
+    @property
+    def encoder_depth(self) -> int:
+        """The layers of the encoder."""
+        return self.encoder_layers or self.num_layers
+
+    def refuses_attention(self, choice: Choice) -> str | None:
+        """Return why the decoder cannot have this kind of attention, or None."""
+        if choice.visibility != "causal":
+            return "the decoder needs a kind that sees nothing to the right"
+        return super().refuses_attention(choice)

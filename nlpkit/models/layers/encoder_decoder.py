@@ -2,15 +2,14 @@
 
 The encoder reads the sources once; sequence i of the targets sees sequence i of the sources, by
 cross attention over two layouts. In generation the cache holds the keys and values that the decoder
-made of the encoder's states, so later steps have no source. A family adds `encode` and `decode`.
+made of the encoder's states, so later steps have no source. A family adds its blocks and `embed`.
 
 N tokens of the targets, M of the sources, S sequences, C hidden_size, H heads, D width of a head.
 """
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +17,9 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
-from nlpkit.contracts.request import Heads, Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.compute import compute_dtype
+from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
 from nlpkit.models.layers.packs import last_states, layout_within
 from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
@@ -39,54 +38,54 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, inner, bias)
         self.project = nn.Linear(inner, width, bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        memory: Tensor | None,
-        attend: attention.Attend,
-        tensors: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, memory: Tensor | None, attend: attention.Attend) -> Tensor:
         """Return (N, C) from (N, C) and `memory` (M, C); None: its keys are in the cache."""
         q = self.query(x).unflatten(1, (self.heads, -1))
         k = v = None
         if memory is not None:
             k = self.key(memory).unflatten(1, (self.heads, -1))
             v = self.value(memory).unflatten(1, (self.heads, -1))
-        return self.project(attend(q, k, v, tensors).flatten(1))
+        return self.project(attend(q, k, v).flatten(1))
 
 
 class EncoderDecoder(OutputHead):
-    """`forward` of an encoder and a decoder over packs."""
+    """The stacks of blocks, and `forward` over packs.
 
-    config: Any
-    backend: str
-    encoder_choice: Choice  # the attention of the encoder; the recipe's is the decoder's
-    encoder_tensors: AttentionTensors
-    decoder: nn.ModuleList
-    attention_tensors: AttentionTensors  # of the decoder
+    Args:
+        block: makes a block, of the decoder or not: called with its states, its attention and, in
+            the decoder, cross attention and the encoder's states.
+        norm: makes what follows a stack.
+        own: the attention of the encoder; the recipe's is the decoder's.
+    """
+
     scale: float | None = None  # of the scores; None: 1 / sqrt(D)
     attention_choice = ""  # backends with their reasons, for the log
 
-    @property
-    def head_dim(self) -> int:
-        """Return D."""
-        width: int = self.config.hidden_size
-        return width // int(self.config.num_heads)
-
-    @abstractmethod
-    def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
-        """Return the encoder's states (M, C)."""
-
-    @abstractmethod
-    def decode(
+    def __init__(
         self,
-        input_ids: Tensor,
-        layout: Layout,
-        attends: Sequence[attention.Attend],
-        cross: attention.Attend,
-        source: Tensor | None,
-    ) -> Tensor:
-        """Return the decoder's last states (N, C); `source` is None where the cache has it."""
+        config: EncoderDecoderConfig,
+        vocab_size: int,
+        backend: str,
+        *,
+        block: Callable[[bool], nn.Module],
+        norm: Callable[[], nn.Module],
+        own: Choice,
+    ):
+        super().__init__()
+        self.config, self.vocab_size, self.backend = config, vocab_size, backend
+        depth, layers = config.encoder_depth, config.num_layers
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, config.hidden_size))
+        self.encoder = nn.ModuleList(block(False) for _ in range(depth))
+        self.encoder_norm = norm()
+        self.decoder = nn.ModuleList(block(True) for _ in range(layers))
+        self.decoder_norm = norm()
+        heads, width = config.num_heads, config.width_per_head
+        self.encoder_tensors = AttentionTensors([own], depth, heads, width)
+        self.attention_tensors = AttentionTensors(config.kinds, layers, heads, width)
+
+    @abstractmethod
+    def embed(self, ids: Tensor, layout: Layout, is_source: bool) -> Tensor:
+        """Return the first states (N, C) of the encoder or the decoder."""
 
     def forward(
         self,
@@ -159,48 +158,26 @@ class EncoderDecoder(OutputHead):
         """Return the states (N, C); `seen` gets the weights of each layer's cross attention."""
         limit = self.config.position_limit
         layout = layout_within(lengths, limit, input_ids.device, cache)
+        kinds, dropout = self.attention_tensors, self.config.attention_dropout
+        heads = kinds.heads_like(self.token_embedding, dropout, self.backend, self.scale)
         keys = source = None
         if source_ids is not None and source_lengths is not None:
             keys = layout_within(source_lengths, limit, source_ids.device)
-            shared = self.encoder_tensors.of(self.encoder_choice)
-            encoder = self._prepare(self.encoder_choice, keys, None, tensors=shared)
-            source = self.encode(source_ids, keys, encoder)
-        attends = attention.prepare_layers(
-            self.config.kinds,
-            self.config.num_layers,
-            lambda choice: self._prepare(
-                choice, layout, cache, tensors=self.attention_tensors.of(choice)
-            ),
-        )
-        cross = self._prepare(CROSS, layout, cache, role="cross", keys=keys)
+            attends = self.encoder_tensors.prepare(heads, keys)
+            source = self.embed(source_ids, keys, True)
+            for block, attend in zip(self.encoder, attends, strict=True):
+                source = block(source, attend)
+            source = self.encoder_norm(source)
+        attends = kinds.prepare(heads, layout, cache=cache)
+        cross = attention.prepare(CROSS, heads, layout, keys=keys, cache=cache, role="cross")
         self.attention_choice = attention.reasons([*attends, cross])
         if seen is not None and keys is not None:
-            scale = self.head_dim**-0.5 if self.scale is None else self.scale
+            scale = heads.width**-0.5 if self.scale is None else self.scale
             cross = _watch(cross, seen, layout.lengths, keys.lengths, scale)
-        return self.decode(input_ids, layout, attends, cross, source)
-
-    def _prepare(
-        self,
-        choice: Choice,
-        layout: Layout,
-        cache: Cache | None,
-        *,
-        tensors: Mapping[str, Tensor] | None = None,
-        role: str = attention.SELF,
-        keys: Layout | None = None,
-    ) -> attention.Attend:
-        heads = Heads(
-            self.config.num_heads,
-            self.head_dim,
-            compute_dtype(self.token_embedding),
-            self.training,
-            dropout=self.config.attention_dropout,
-            scale=self.scale,
-            backend=self.backend,
-        )
-        return attention.prepare(
-            choice, heads, layout, tensors=tensors, keys=keys, cache=cache, role=role
-        )
+        x = self.embed(input_ids, layout, False)
+        for block, attend in zip(self.decoder, attends, strict=True):
+            x = block(x, attend, cross, source)
+        return self.decoder_norm(x)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C): the state of the last token of each target."""

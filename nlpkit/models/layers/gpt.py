@@ -7,7 +7,7 @@ The linear layers are `nn.Linear`, (out, in), with transformers' names. In trans
 `Conv1D`, whose weights are (in, out): `CONV1D` lists these layers of a block.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -52,12 +52,11 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor],
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
-        return self.c_proj(select_rows(attend(q, k, v, tensors).flatten(1), rows))
+        return self.c_proj(select_rows(attend(q, k, v).flatten(1), rows))
 
 
 class FeedForward(nn.Module):
@@ -103,6 +102,7 @@ class Decoder(TiedHead):
         input_ids: Tensor,
         cache: Cache | None = None,
         rows: Tensor | None = None,
+        **fields: Tensor,
     ) -> Tensor:
         """Return the states (N, C) after the last block, for a pack of these `lengths`.
 
@@ -111,12 +111,14 @@ class Decoder(TiedHead):
             cache: keys and values of the earlier tokens; this call adds those of its tokens.
             rows: (M,) int64, in the order of the pack: the result is the states of these tokens
                 alone, (M, C).
+            fields: what else the objective gives, (N,) each: kinds of attention may read it.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
         config = self.config
         layout = layout_within(lengths, config.max_positions, input_ids.device, cache)
+        layout = layout.with_fields(fields)
         kinds = self.attention_tensors
         heads = kinds.heads_like(self.token_embedding, config.attention_dropout, self.backend)
         attends = kinds.prepare(heads, layout, cache=cache)
@@ -126,8 +128,7 @@ class Decoder(TiedHead):
         x = dropout(x, config.embedding_dropout, self.training)
         last = len(self.layers) - 1
         for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            tensors = self.attention_tensors.of(number)
-            x = layer(x, attend, tensors, rows if number == last else None)
+            x = layer(x, attend, rows if number == last else None)
         return x
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

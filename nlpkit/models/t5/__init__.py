@@ -9,8 +9,8 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import Choice
-from nlpkit.config import Layers, Size
-from nlpkit.models.config import ModelConfig
+from nlpkit.config import Size
+from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
 
 MODEL_TYPE = "t5"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "span_corruption"  # of a checkpoint that names no objective
@@ -18,23 +18,12 @@ DEFAULT_OBJECTIVE = "span_corruption"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding", "output_embedding")
 
 
-class Config(ModelConfig):
+class Config(EncoderDecoderConfig):
     """Sizes of encoder and decoder; sequences may have any length."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
-    encodes_source: ClassVar[bool] = True
     padded_vocabulary: ClassVar[bool] = True
 
-    hidden_size: Size = Field(512, description="width of the residual stream")
-    num_layers: Layers = Field(
-        6, description="layers of the decoder, and of the encoder by default"
-    )
-    encoder_layers: Layers | None = Field(
-        None, description="layers of the encoder; null: num_layers"
-    )
-    num_heads: Size = Field(8, description="attention heads")
     head_dim: Size = Field(64, description="width of a head, whatever the hidden_size")
-    intermediate_size: Size = Field(2048, description="width inside the feed-forward layers")
     num_buckets: Size = Field(32, ge=4, description="buckets of distances, each with a bias")
     max_distance: int = Field(128, ge=2, description="distance from which all share a bucket")
     hidden_act: Literal["relu", "gelu", "gelu_new", "silu"] = Field(
@@ -68,11 +57,6 @@ class Config(ModelConfig):
         return self
 
     @property
-    def encoder_depth(self) -> int:
-        """The layers of the encoder."""
-        return self.encoder_layers or self.num_layers
-
-    @property
     def width_per_head(self) -> int:
         """Width of a head of attention."""
         return self.head_dim
@@ -89,9 +73,3 @@ class Config(ModelConfig):
 
     def _kind(self, name: str) -> Choice:
         return Choice.of(name, num_buckets=self.num_buckets, max_distance=self.max_distance)
-
-    def refuses_attention(self, choice: Choice) -> str | None:
-        """Return why the decoder cannot have this kind of attention, or None."""
-        if choice.visibility != "causal":
-            return "the decoder needs a kind that sees nothing to the right"
-        return super().refuses_attention(choice)

@@ -8,10 +8,8 @@ arXiv:2002.05202) has gated feed-forward layers and an output table of its own.
 N tokens of the targets, M of the sources, C hidden_size, H heads, D width of a head, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -19,7 +17,6 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
-from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
 from nlpkit.models.t5 import Config
@@ -67,13 +64,12 @@ class Block(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor] | None = None,
         cross: attention.Attend | None = None,
         source: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
         inner = self.attention_norm(x)
-        x = x + self._drop(self.attention(inner, inner, attend, tensors))
+        x = x + self._drop(self.attention(inner, inner, attend))
         if cross is not None:
             x = x + self._drop(self.cross(self.cross_norm(x), source, cross))
         return x + self._drop(self.feed_forward(self.feed_norm(x)))
@@ -82,31 +78,34 @@ class Block(nn.Module):
         return dropout(x, self.dropout, self.training)
 
 
+class LastNorm(nn.RMSNorm):
+    """The norm after a stack, with dropout."""
+
+    def __init__(self, config: Config):
+        super().__init__(config.hidden_size, config.norm_eps)
+        self.dropout = config.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(super().forward(x), self.dropout, self.training)
+
+
 class Model(EncoderDecoder):
     """T5 with its output table."""
 
+    config: Config
     scale = 1.0
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__()
-        width, depth = config.hidden_size, config.encoder_depth
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.encoder_choice = config.encoder_attention
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        self.encoder = nn.ModuleList(Block(config, False) for _ in range(depth))
-        self.encoder_norm = nn.RMSNorm(width, config.norm_eps)
-        self.decoder = nn.ModuleList(Block(config, True) for _ in range(config.num_layers))
-        self.decoder_norm = nn.RMSNorm(width, config.norm_eps)
-        sizes = (config.num_heads, config.head_dim)
-        self.encoder_tensors = AttentionTensors([self.encoder_choice], depth, *sizes)
-        self.attention_tensors = AttentionTensors(config.kinds, config.num_layers, *sizes)
-        self.make_output(vocab_size, width, tie=config.tie, bias=False)
+        super().__init__(
+            config,
+            vocab_size,
+            backend,
+            block=lambda is_decoder: Block(config, is_decoder),
+            norm=lambda: LastNorm(config),
+            own=config.encoder_attention,
+        )
+        self.make_output(vocab_size, config.hidden_size, tie=config.tie, bias=False)
         self.reset_parameters()
-
-    @property
-    def head_dim(self) -> int:
-        """Return D."""
-        return self.config.head_dim
 
     def reset_parameters(self) -> None:
         """Draw weights from normal distributions with torch's current generator, as T5 does.
@@ -133,29 +132,10 @@ class Model(EncoderDecoder):
         """Return what the table is multiplied by, (M, C): smaller states where it is tied."""
         return hidden * self.config.hidden_size**-0.5 if self.config.tie else hidden
 
-    def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
-        """Return the encoder's states (M, C)."""
-        x = self._drop(F.embedding(source_ids, self.token_embedding))
-        for depth, block in enumerate(self.encoder):
-            x = block(x, attend, self.encoder_tensors.of(depth))
-        return self._drop(self.encoder_norm(x))
-
-    def decode(
-        self,
-        input_ids: Tensor,
-        layout: Layout,
-        attends: Sequence[attention.Attend],
-        cross: attention.Attend,
-        source: Tensor | None,
-    ) -> Tensor:
-        """Return the decoder's last states (N, C)."""
-        x = self._drop(F.embedding(input_ids, self.token_embedding))
-        for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
-            x = block(x, attend, self.attention_tensors.of(depth), cross, source)
-        return self._drop(self.decoder_norm(x))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.config.dropout, self.training)
+    def embed(self, ids: Tensor, layout: Layout, is_source: bool) -> Tensor:
+        """Return the embeddings (N, C): one table for both stacks, and no positions."""
+        words = F.embedding(ids, self.token_embedding)
+        return dropout(words, self.config.dropout, self.training)
 
 
 def _more_settings(config: Config) -> dict[str, Any]:

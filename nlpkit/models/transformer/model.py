@@ -10,7 +10,6 @@ N tokens of the targets, M of the sources, P positions, C hidden_size, V vocabul
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,7 +22,6 @@ from nlpkit.attention.choice import Choice
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
-from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
 from nlpkit.models.transformer import Config
@@ -51,12 +49,11 @@ class Block(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor] | None = None,
         cross: attention.Attend | None = None,
         source: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
-        x = self.attention_norm(x + self._drop(self.attention(x, x, attend, tensors)))
+        x = self.attention_norm(x + self._drop(self.attention(x, x, attend)))
         if cross is not None:
             x = self.cross_norm(x + self._drop(self.cross(x, source, cross)))
         return self.output_norm(x + self._drop(self.down(self.activation(self.up(x)))))
@@ -68,22 +65,21 @@ class Block(nn.Module):
 class Model(EncoderDecoder):
     """The Transformer with its output table."""
 
+    config: Config
     source_embedding: nn.Parameter | None
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__()
-        width, depth = config.hidden_size, config.encoder_depth
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.encoder_choice = Choice.of("full")
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        rows = config.source_vocab_size
+        super().__init__(
+            config,
+            vocab_size,
+            backend,
+            block=lambda is_decoder: Block(config, is_decoder),
+            norm=nn.Identity,
+            own=Choice.of("full"),
+        )
+        width, rows = config.hidden_size, config.source_vocab_size
         own = None if rows is None else nn.Parameter(torch.empty(rows, width))
         self.register_parameter("source_embedding", own)
-        self.encoder = nn.ModuleList(Block(config, False) for _ in range(depth))
-        self.decoder = nn.ModuleList(Block(config, True) for _ in range(config.num_layers))
-        heads, head_dim = config.num_heads, self.head_dim
-        self.encoder_tensors = AttentionTensors([self.encoder_choice], depth, heads, head_dim)
-        self.attention_tensors = AttentionTensors(config.kinds, config.num_layers, heads, head_dim)
         if config.positions == "learned":
             self.source_positions = nn.Parameter(torch.empty(config.max_positions, width))
             self.target_positions = nn.Parameter(torch.empty(config.max_positions, width))
@@ -106,35 +102,15 @@ class Model(EncoderDecoder):
             else:
                 nn.init.zeros_(parameter)
 
-    def encode(self, source_ids: Tensor, layout: Layout, attend: attention.Attend) -> Tensor:
-        """Return the encoder's states (M, C)."""
-        own = self.source_embedding
-        table = self.token_embedding if own is None else own
-        x = self._embed(source_ids, table, layout, "source_positions")
-        for depth, block in enumerate(self.encoder):
-            x = block(x, attend, self.encoder_tensors.of(depth))
-        return x
-
-    def decode(
-        self,
-        input_ids: Tensor,
-        layout: Layout,
-        attends: Sequence[attention.Attend],
-        cross: attention.Attend,
-        source: Tensor | None,
-    ) -> Tensor:
-        """Return the decoder's last states (N, C)."""
-        x = self._embed(input_ids, self.token_embedding, layout, "target_positions")
-        for depth, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
-            x = block(x, attend, self.attention_tensors.of(depth), cross, source)
-        return x
-
-    def _embed(self, ids: Tensor, tokens: Tensor, layout: Layout, learned: str) -> Tensor:
-        x = F.embedding(ids, tokens)
+    def embed(self, ids: Tensor, layout: Layout, is_source: bool) -> Tensor:
+        """Return the sum of the embeddings of tokens and of positions (N, C)."""
+        own = self.source_embedding if is_source else None
+        x = F.embedding(ids, self.token_embedding if own is None else own)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.hidden_size)
+        table: Tensor
         if self.config.positions == "learned":
-            table = getattr(self, learned)
+            table = self.source_positions if is_source else self.target_positions
         else:
             table = _sinusoids_on(*x.shape[1:], self.config.max_positions, x.device)
         x = x + F.embedding(layout.positions, table).to(x.dtype)

@@ -5,7 +5,7 @@ positions. Pre-norm layers and a last norm follow; a task reads the state of the
 N tokens of the pack, S images, C hidden_size, P numbers of a patch (channels, rows, columns).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,14 +50,14 @@ class Layer(nn.Module):
         self.up = nn.Linear(width, inside)
         self.down = nn.Linear(inside, width)
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
         """Return (N, C) from (N, C)."""
         inner = self.attention_norm(x)
         q, k, v = (
             layer(inner).unflatten(1, (self.heads, -1))
             for layer in (self.query, self.key, self.value)
         )
-        seen = self.project(attend(q, k, v, tensors).flatten(1))
+        seen = self.project(attend(q, k, v).flatten(1))
         x = x + dropout(seen, self.dropout, self.training)
         added = self.down(self.activation(self.up(self.mlp_norm(x))))
         return x + dropout(added, self.dropout, self.training)
@@ -111,8 +111,8 @@ class Model(nn.Module):
         x = torch.where(is_class, self.class_token[0].to(embedded.dtype), embedded)
         x = x + F.embedding(layout.positions, self.position_embedding[0])
         x = dropout(x, config.dropout, self.training)
-        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            x = layer(x, attend, self.attention_tensors.of(number))
+        for layer, attend in zip(self.layers, attends, strict=True):
+            x = layer(x, attend)
         return self.norm(x)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

@@ -10,8 +10,7 @@ its own content never changes, a cache keeps it.
 N tokens of the pack, M of them predicted, C hidden_size, H heads, D width of a head.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +43,6 @@ TASK_HEADS = {  # transformers' models with a task's layer
         "XLNetForMultipleChoice", "logits_proj", kind=DenseHead, modules=_SUMMARY
     ),
 }
-_Attend = Callable[[Tensor, Tensor, Tensor], Tensor]  # with the learned tensors of a layer
 
 
 class Layer(nn.Module):
@@ -68,7 +66,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(self, x: Tensor, k: Tensor, v: Tensor, attend: _Attend) -> Tensor:
+    def forward(self, x: Tensor, k: Tensor, v: Tensor, attend: attention.Attend) -> Tensor:
         """Return the states of a stream (N, C) after this layer; `k` and `v` are (K, H, D)."""
         seen = attend(self.heads_of(x, self.query), k, v)
         projected = F.linear(seen.flatten(1), self.project.flatten(1))
@@ -166,15 +164,14 @@ class Model(TiedHead):
 
     def _prepare(
         self, layout: Layout, fields: Mapping[str, Tensor | None], keys: Keys
-    ) -> list[_Attend]:
-        """Return the attention of each layer, with its learned tensors."""
+    ) -> list[attention.Attend]:
+        """Return the attention of each layer."""
         kinds = self.attention_tensors
         heads = kinds.heads_like(self.order[0].query, self.config.dropout, self.backend)
         of_keys = None if keys.layout is layout else keys.layout.with_fields(keys.fields)
         attends = kinds.prepare(heads, layout.with_fields(fields), keys=of_keys)
         self.attention_choice = attention.reasons(attends)
-        tensors = map(self.attention_tensors.of, range(len(attends)))
-        return [partial(each, tensors=t) for each, t in zip(attends, tensors, strict=True)]
+        return attends
 
 
 def _layout_of(layout: Layout, index: Tensor) -> Layout:

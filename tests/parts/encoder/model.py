@@ -6,7 +6,7 @@ first state, says whether the second text follows the first.
 N tokens of the pack, S sequences, C hidden_size, H heads, V vocabulary.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,12 +45,12 @@ class Block(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(self, x: Tensor, attend: attention.Attend, tensors: Mapping[str, Tensor]) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
         """Return (N, C) from (N, C)."""
         q, k, v = (
             layer(x).unflatten(1, (self.heads, -1)) for layer in (self.query, self.key, self.value)
         )
-        seen = self.project(attend(q, k, v, tensors).flatten(1))
+        seen = self.project(attend(q, k, v).flatten(1))
         x = self.attention_norm(x + F.dropout(seen, self.dropout, self.training))
         added = self.down(F.gelu(self.up(x)))
         return self.output_norm(x + F.dropout(added, self.dropout, self.training))
@@ -114,8 +114,8 @@ class Model(TiedHead):
         x = x + F.embedding(layout.positions, self.position_embedding)
         x = x + F.embedding(token_type_ids, self.type_embedding)
         x = F.dropout(self.embedding_norm(x), config.dropout, self.training)
-        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            x = layer(x, attend, self.attention_tensors.of(number))
+        for layer, attend in zip(self.layers, attends, strict=True):
+            x = layer(x, attend)
         return x
 
     def output_states(self, hidden: Tensor) -> Tensor:

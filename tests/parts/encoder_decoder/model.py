@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import Choice
-from nlpkit.contracts.request import Heads, Layout
+from nlpkit.contracts.request import Layout
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.compute import compute_dtype
 from nlpkit.models.layers.packs import last_states
 from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.encoder_decoder import Config
@@ -39,7 +38,6 @@ class Attention(nn.Module):
         x: Tensor,
         memory: Tensor | None,
         attend: attention.Attend,
-        tensors: dict[str, Tensor] | None = None,
     ) -> Tensor:
         """Return (N, C); `memory` is (M, C), or None where its keys are in the cache."""
         q = self.query(x).unflatten(1, (self.heads, -1))
@@ -47,7 +45,7 @@ class Attention(nn.Module):
         if memory is not None:
             k = self.key(memory).unflatten(1, (self.heads, -1))
             v = self.value(memory).unflatten(1, (self.heads, -1))
-        return self.output(attend(q, k, v, tensors).flatten(1))
+        return self.output(attend(q, k, v).flatten(1))
 
 
 class Block(nn.Module):
@@ -67,13 +65,12 @@ class Block(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: dict[str, Tensor] | None = None,
         attend_source: attention.Attend | None = None,
         source: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
         inner = self.norm(x)
-        x = x + self._dropped(self.attention(inner, inner, attend, tensors))
+        x = x + self._dropped(self.attention(inner, inner, attend))
         if attend_source is not None:
             x = x + self._dropped(self.cross(self.cross_norm(x), source, attend_source))
         return x + self._dropped(self.down(F.relu(self.up(self.feed_norm(x)))))
@@ -126,40 +123,24 @@ class Model(TiedHead):
         if source_ids is not None and source_lengths is not None:
             keys = Layout.of(source_lengths, source_ids.device)
             source = self._encode(keys, source_ids)
-        attends = attention.prepare_layers(
-            self.config.kinds,
-            self.config.num_layers,
-            lambda choice: self._prepared(
-                choice, layout, cache, tensors=self.attention_tensors.of(choice)
-            ),
-        )
-        cross = self._prepared(FULL, layout, cache, role="cross", keys=keys)
+        kinds = self.attention_tensors
+        heads = kinds.heads_like(self.token_embedding, 0.0, self.backend)
+        attends = kinds.prepare(heads, layout, cache=cache)
+        cross = attention.prepare(FULL, heads, layout, keys=keys, cache=cache, role="cross")
         self.attention_choice = attention.reasons([*attends, cross])
         x = self._embedded(layout, input_ids)
-        for number, (block, attend) in enumerate(zip(self.decoder, attends, strict=True)):
-            x = block(x, attend, self.attention_tensors.of(number), cross, source)
+        for block, attend in zip(self.decoder, attends, strict=True):
+            x = block(x, attend, cross, source)
         return self.decoder_norm(x)
 
     def _encode(self, layout: Layout, source_ids: Tensor) -> Tensor:
         """Return the encoder's states (M, C)."""
-        attend = self._prepared(FULL, layout, None)
+        heads = self.attention_tensors.heads_like(self.token_embedding, 0.0, self.backend)
+        attend = attention.prepare(FULL, heads, layout)
         x = self._embedded(layout, source_ids)
         for block in self.encoder:
             x = block(x, attend)
         return self.encoder_norm(x)
-
-    def _prepared(
-        self, choice: Choice, layout: Layout, cache: Cache | None, **more: object
-    ) -> attention.Attend:
-        config = self.config
-        heads = Heads(
-            config.num_heads,
-            config.hidden_size // config.num_heads,
-            compute_dtype(self.token_embedding),
-            self.training,
-            backend=self.backend,
-        )
-        return attention.prepare(choice, heads, layout, cache=cache, **more)
 
     def _embedded(self, layout: Layout, ids: Tensor) -> Tensor:
         if layout.longest > self.config.max_positions:

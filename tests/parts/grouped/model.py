@@ -4,7 +4,7 @@ Ainslie et al. 2023, arXiv:2305.13245. N tokens of a pack, C hidden_size, H head
 keys, D width of a head.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch.nn.functional as F
@@ -32,13 +32,12 @@ class Attention(nn.Module):
         self,
         x: Tensor,
         attend: attention.Attend,
-        tensors: Mapping[str, Tensor],
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C)."""
         parts = self.c_attn(x).split(self.sizes, 1)
         q, k, v = (part.unflatten(1, (-1, self.width)) for part in parts)
-        return self.c_proj(attend(q, k, v, tensors).flatten(1))
+        return self.c_proj(attend(q, k, v).flatten(1))
 
 
 class Model(Gpt2):
@@ -62,8 +61,8 @@ class Model(Gpt2):
         self.attention_choice = attention.reasons(attends)
         x = F.embedding(input_ids, self.token_embedding)
         x = x + F.embedding(layout.positions, self.position_embedding)
-        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            x = layer(x, attend, kinds.of(number))
+        for layer, attend in zip(self.layers, attends, strict=True):
+            x = layer(x, attend)
         return self.final_norm(x)
 
 
