@@ -12,6 +12,7 @@ _LISTS = {
     "attention_backends": "attention/backends",
     "tokenizers": "tokenizers",
     "optimizers": "train/optimizers",
+    "schedules": "train/schedules",
     "scores": "score/metrics",
 }
 

@@ -10,7 +10,7 @@ from nlpkit.errors import NlpkitError
 from nlpkit.recipe import extends, sections, yaml
 from nlpkit.recipe.overrides import apply
 from nlpkit.recipe.places import Document
-from nlpkit.train.settings import Optimizer
+from nlpkit.train.sections import Optimizer, Schedule
 
 Path = tuple[str | int, ...]
 
@@ -56,11 +56,13 @@ def _read_recipe(name: str | None) -> Document:
 
 def _list_values(path: Path, name: str, fields: dict[str, FieldInfo]) -> list[str]:
     """Return the named values of a setting, if it has any."""
-    if name == "optimizer" or (path[1:] == ("optimizer",) and name == Optimizer.KEY):
-        return registry.names(Optimizer.FOLDER)
-    for part in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
-        if path[:1] == (part.__name__.lower(),) and name == part.KEY:
+    for part in (Optimizer, Schedule):
+        short = part.__name__.lower()
+        if name == short or (path[1:] == (short,) and name == part.KEY):
             return registry.names(part.FOLDER)
+    for section in (sections.Model, sections.Tokenizer, sections.Objective, sections.Attention):
+        if path[:1] == (section.__name__.lower(),) and name == section.KEY:
+            return registry.names(section.FOLDER)
     if (*path, name) == (extends.KEY,):
         return list(recipe.packaged())
     if (*path, name) == ("attention", "backend"):

@@ -173,14 +173,17 @@ class Examples:
 
 
 class Stream:
-    """Map-style data set of optimizer steps counted from `start`."""
+    """Map-style data set of optimizer steps counted from `start`.
+
+    `batches_per_step` is a number, or a function of the number of a step of the run: 1, 2, ….
+    """
 
     def __init__(
         self,
         examples: Examples,
         *,
         budget: int,
-        batches_per_step: int,
+        batches_per_step: int | Callable[[int], int],
         start: Position | None = None,
         progress: Progress | None = None,
         rank: int = 0,
@@ -193,6 +196,7 @@ class Stream:
         tokens = float((examples.sizes * examples.weights).sum())  # of an epoch, expected
         self.round = min(ROUND_BINS, math.ceil(ROUND_BINS * budget / tokens))  # epochs
         self._plans: dict[int, Bins] = {}
+        self._ends = [0]  # the bins of the first steps together, where steps differ
         self._firsts: list[int] = [-start.bin]  # number of the first bin of start.epoch + k
 
     def plan(self, epoch: int) -> Bins:
@@ -231,17 +235,27 @@ class Stream:
         """Return this process's share of the `step`-th step after the start."""
         return self.pack(self.make(step), self.progress.at(step))
 
+    def bins_of(self, step: int) -> range:
+        """Return the numbers of the bins of the `step`-th step after the start, as `locate`."""
+        size = self.batches_per_step
+        if isinstance(size, int):
+            return range(step * size, (step + 1) * size)
+        while len(self._ends) < step + 2:
+            number = self.progress.first_step + len(self._ends)
+            self._ends.append(self._ends[-1] + size(number))
+        return range(self._ends[step], self._ends[step + 1])
+
     def make(self, step: int) -> RawStep:
         """Return the examples of `step`, not yet as they are when some share of the run is done."""
-        first = step * self.batches_per_step
-        numbers = [*range(first + self.rank, first + self.batches_per_step, self.world_size)]
-        stand_in = len(numbers) < -(-self.batches_per_step // self.world_size)
+        bins = self.bins_of(step)
+        numbers = bins[self.rank :: self.world_size]
+        stand_in = len(numbers) < -(-len(bins) // self.world_size)
         batches = []
-        for number in [*numbers, first] if stand_in else numbers:
+        for number in [*numbers, bins[0]] if stand_in else numbers:
             epoch, index = self.locate(number)
             items = self.plan(epoch)[index]
             batches.append([self.examples.make(item, epoch) for item in items])
-        return RawStep(batches, self.locate(first + self.batches_per_step), stand_in)
+        return RawStep(batches, self.locate(bins.stop), stand_in)
 
     def pack(self, raw: RawStep, progress: float) -> Step:
         """Return the step of these examples when this share of the run is done."""

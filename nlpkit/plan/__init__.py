@@ -28,7 +28,7 @@ from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
 from nlpkit.train.placement import to_device
-from nlpkit.train.schedule import batches_per_epoch, long_warmup
+from nlpkit.train.schedule import batches_per_epoch, long_warmup, mean_batches
 
 
 class Plan(planned.Planned):
@@ -104,7 +104,7 @@ def describe(plan: Plan) -> dict[str, Any]:
     filled = packing_efficiency(bins, data.examples.sizes, settings.batch_budget)
     of_epoch = np.concatenate([bins.items, bins.leftover]) % len(data.examples)
     epoch_tokens = int(data.examples.sizes[of_epoch].sum())
-    steps_per_epoch = float(batches_per_epoch(stream) / settings.batches_per_step)
+    steps_per_epoch = float(batches_per_epoch(stream)) / mean_batches(settings)
     first = plan.first
     vocab_size = data.vocab_size
     return {
@@ -118,7 +118,7 @@ def describe(plan: Plan) -> dict[str, Any]:
         },
         "packing": {
             "tokens_per_batch": settings.batch_budget,
-            "batches_per_step": settings.batches_per_step,
+            "batches_per_step": mean_batches(settings),
             "tokens_per_epoch": epoch_tokens,
             "steps": steps,
             "warmup_steps": settings.warmup_steps if steps else None,
@@ -134,7 +134,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "optimizer": [group.figures() for group in plan.groups],
             "state_bytes": plan.state_bytes,
             "new_tokens": plan.part.new_tokens(vocab_size),
-            "flops_per_step": settings.batches_per_step
+            "flops_per_step": mean_batches(settings)
             * step_flops(
                 *(plan.part.family, plan.part.config, vocab_size),
                 *(first.lengths, _count_projections(plan), first.fields.get(SOURCE_LENGTHS, ())),

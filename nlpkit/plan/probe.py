@@ -25,6 +25,7 @@ from nlpkit.runs.trial import (
 )
 from nlpkit.train import machine, memory
 from nlpkit.train.budget import KNOWN_BY
+from nlpkit.train.schedule import mean_batches
 
 FULL = 0.8  # share of the memory above which the plan warns
 _TIMED_SECONDS = 20.0
@@ -118,7 +119,7 @@ def _estimate_time(plan: Plan, times: Times) -> dict[str, Any]:
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
     cost = Cost(
-        batch * settings.batches_per_step + times.update,
+        batch * mean_batches(settings) + times.update,
         times.held_out_token * held_out,
         _measure_saving(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
     )
@@ -127,7 +128,7 @@ def _estimate_time(plan: Plan, times: Times) -> dict[str, Any]:
     assert steps is not None
     occasions = (steps, *_count_occasions(plan, steps))
     whole = cost.of(*occasions)
-    tokens = float(np.mean(times.tokens)) * settings.batches_per_step
+    tokens = float(np.mean(times.tokens)) * mean_batches(settings)
     figures = (batch, times.update, cost.step, tokens / cost.step, *whole, sum(whole))
     return dict(zip((*names, *counts), (*figures, round(steps * tokens), *occasions), strict=True))
 

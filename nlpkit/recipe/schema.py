@@ -14,10 +14,10 @@ from nlpkit.objectives.several.members import Member
 from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
-from nlpkit.train.settings import Optimizer
+from nlpkit.train.sections import Optimizer, Schedule
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-_PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer)
+_PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer, Schedule)
 _SIDES = ("source", "target")
 Schema = dict[str, Any]
 _NULL: Schema = {"type": "null"}
@@ -102,10 +102,11 @@ def _loosen_all(by_part: Mapping[Any, Schema], fixed: Mapping[str, Schema]) -> S
     sides = {name: side | {"description": own[name]["description"]} for name in _SIDES}
     loose["tokenizer"]["properties"] = own | sides
     own = loose["train"]["properties"]
-    optimizer = by_part[Optimizer]
-    either = optimizer | {"else": _loosen(optimizer["else"], Optimizer.KEY)}
-    about = {"description": own["optimizer"]["description"]}
-    loose["train"]["properties"] = own | {"optimizer": either | about}
+    for short in (Optimizer, Schedule):
+        name, section = short.__name__.lower(), by_part[short]
+        either = section | {"else": _loosen(section["else"], short.KEY)}
+        own = own | {name: either | {"description": own[name]["description"]}}
+    loose["train"]["properties"] = own
     return {name: {"if": _NULL, "else": section} for name, section in loose.items()}
 
 

@@ -13,7 +13,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
-from nlpkit.train.schedule import resolve_steps
+from nlpkit.train.schedule import batches_per_step, resolve_steps
 from nlpkit.train.settings import Config, ResolvedTraining
 
 
@@ -78,7 +78,7 @@ def plan(
 ) -> Planned:
     """Return the run with these settings of `train`."""
     stream = Stream(
-        data.examples, budget=settings.batch_budget, batches_per_step=settings.batches_per_step
+        data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
     )
     training = resolve_steps(settings, stream)
     return Planned(resolved, training, part, data, stream, device)

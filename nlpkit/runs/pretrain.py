@@ -31,7 +31,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.optim import optimizers
 from nlpkit.train.placement import is_wrapped, make_accelerator
-from nlpkit.train.schedule import resolve_steps
+from nlpkit.train.schedule import batches_per_step, resolve_steps
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
@@ -131,7 +131,7 @@ def prepare(
             resolved, directory, accelerator, part, data, resumed, precision.name, log.info
         )
     stream = Stream(
-        data.examples, budget=settings.batch_budget, batches_per_step=settings.batches_per_step
+        data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
     )
     settings = resolve_steps(settings, stream)
     module = _make_module(resolved, part, data, settings)
@@ -208,7 +208,7 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
     source = Stream(
         run.data.examples,
         budget=settings.batch_budget,
-        batches_per_step=settings.batches_per_step,
+        batches_per_step=batches_per_step(settings),
         start=state.position,
         progress=Progress(state.step, known, None if known else lambda: state.progress(settings)),
         rank=run.accelerator.process_index,

@@ -5,7 +5,9 @@
 """
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from itertools import accumulate, count
 
 from nlpkit.config import LARGEST
 from nlpkit.data.loader import Stream
@@ -41,16 +43,16 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
     steps = settings.steps if settings.budget is None else GRID
     if steps is None:
         epochs = _exact(settings.epochs or 0)
-        steps = math.ceil(epochs * batches_per_epoch(stream) / settings.batches_per_step)
+        steps = _count_steps(epochs * batches_per_epoch(stream), settings)
         if steps > LARGEST["int"]:
             most = LARGEST["int"]
             raise UsageError(f"train.epochs: {settings.epochs:g} are more than {most} steps")
     warmup = settings.warmup_steps or math.ceil(_exact(settings.warmup_ratio or 0) * steps)
-    decay = settings.decay_ratio if settings.schedule == "wsd" else 0
+    decays = "decay_ratio" in settings.schedule.module.READS
     filled = {
         "steps": steps,
         "warmup_steps": warmup,
-        "decay_steps": math.ceil(_exact(decay) * steps),
+        "decay_steps": math.ceil(_exact(settings.decay_ratio) * steps) if decays else 0,
         "epochs": None,
         "warmup_ratio": None,
         "budget": None,
@@ -84,41 +86,44 @@ def position(before: float, after: float, settings: ResolvedTraining) -> float:
 
 
 def lr_factor(step: float, settings: ResolvedTraining) -> float:
-    """Return the learning rate of step 1, 2, … `settings.steps`, relative to the peak.
+    """Return the learning rate of step 1, 2, … `settings.steps`, relative to the peak."""
+    chosen, warmup = settings.schedule, settings.warmup_steps
+    shape = chosen.module.factor(step, chosen.config, settings)
+    low = settings.min_lr_ratio if "min_lr_ratio" in chosen.module.READS else 0.0
+    return min(step / warmup if step < warmup else 1.0, low + (1 - low) * shape)
 
-    `noam` is Vaswani et al. 2017, eq. 3, scaled to 1 at its peak, the end of the warm-up. `wsd`
-    (warm-up, stable, decay; Hu et al. 2024, MiniCPM, sec. 4) falls linearly in its last part, as in
-    Hägele et al. 2024. `linear`, `cosine` and `wsd` reach `min_lr_ratio` one step after the last
-    step, so that no step has rate 0.
-    """
-    warmup = settings.warmup_steps
-    rising = min(1.0, step / warmup) if warmup else 1.0
-    if settings.schedule == "wsd":
-        stable = settings.steps - settings.decay_steps
-        fallen = max(0, step - stable) / (settings.decay_steps + 1)
-        return min(rising, _between(settings.min_lr_ratio, 1 - fallen))
-    if step < warmup:
-        return rising
-    if settings.schedule == "constant":
-        return 1.0
-    if settings.schedule == "noam":
-        return math.sqrt(warmup / step)
-    if settings.zero_at_last_step:
-        progress = (step - warmup) / max(1, settings.steps - warmup)
-    else:
-        peak = max(1, warmup)
-        progress = (step - peak) / (settings.steps + 1 - peak)
-    shape = (
-        1 - progress if settings.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
-    )
-    return _between(settings.min_lr_ratio, shape)
+
+def batches_per_step(settings: Config) -> int | Callable[[int], int]:
+    """Return the batches of a step over all processes, or a function of its number 1, 2, …."""
+    chosen, usual = settings.schedule, settings.batches_per_step
+    batches = chosen.module.batches
+    if batches is None:
+        return usual
+
+    def of_step(step: int) -> int:
+        number = batches(step, chosen.config, usual)
+        if type(number) is not int or number < 1:
+            raise UsageError(f"train.schedule: {chosen.name} gives step {step} {number!r} batches")
+        return number
+
+    return of_step
+
+
+def mean_batches(settings: ResolvedTraining) -> float:
+    """Return the mean number of batches of a step; with a budget of time, of the first one."""
+    size, steps = batches_per_step(settings), settings.known_steps or 1
+    return size if isinstance(size, int) else sum(map(size, range(1, steps + 1))) / steps
+
+
+def _count_steps(batches: Fraction, settings: Config) -> int:
+    """Return the number of steps with so many batches, rounded up."""
+    size = batches_per_step(settings)
+    if isinstance(size, int):
+        return math.ceil(batches / size)
+    return next(n for n, end in enumerate(accumulate(map(size, count(1))), 1) if end >= batches)
 
 
 def stable_end(settings: ResolvedTraining) -> int | None:
     """Return the last step before the decay of `wsd`, or None. A longer run is equal up to it."""
     end = settings.steps - settings.decay_steps
     return end if 0 < end < settings.steps else None
-
-
-def _between(low: float, shape: float) -> float:
-    return low + (1 - low) * shape

@@ -1,14 +1,21 @@
-"""The sections `train.optimizer` and `train.average`. Importable without torch."""
+"""The sections of `train` that name a part or an average. Importable without torch."""
 
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, GetJsonSchemaHandler, model_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializationInfo,
+    model_serializer,
+    model_validator,
+)
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.optimizer import OptimizerPart
+from nlpkit.contracts.schedule import SchedulePart
 from nlpkit.part import Part, name_in
 
 
@@ -18,13 +25,33 @@ class Optimizer(Part):
     FOLDER = "train/optimizers"
     KEY = "name"
     SHORT = True
-    name: Annotated[str, name_in("train/optimizers"), Field(description="optimizer")]
+    name: Annotated[str, name_in(FOLDER), Field(description="optimizer")]
     config: Any = None
 
     @property
     def module(self) -> OptimizerPart:
         """The module of this name."""
         return cast(OptimizerPart, registry.load(self.FOLDER, self.name))
+
+
+class Schedule(Part):
+    """The schedule with its own settings; peak, warm-up and end are those of `train`."""
+
+    FOLDER = "train/schedules"
+    KEY = "name"
+    SHORT = True
+    name: Annotated[str, name_in(FOLDER), Field(description="schedule")]
+    config: Any = None
+
+    @property
+    def module(self) -> SchedulePart:
+        """The module of this name."""
+        return cast(SchedulePart, registry.load(self.FOLDER, self.name))
+
+    @model_serializer(mode="plain")
+    def _short(self, info: SerializationInfo) -> Any:
+        settings = self._flat(info)
+        return settings if len(settings) > 1 else self.name
 
 
 class AverageConfig(FrozenConfig):
@@ -46,12 +73,10 @@ class AverageConfig(FrozenConfig):
     def _named(cls, settings: Any) -> Any:
         return {"name": settings} if isinstance(settings, str) else settings
 
-    @model_validator(mode="after")
-    def _own(self) -> "AverageConfig":
-        for name in ("checkpoints", "every") if self.name == "ema" else ("decay",):
-            if getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name}: not of the average {self.name}; remove it")
-        return self
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        names = ("checkpoints", "every") if self.name == "ema" else ("decay",)
+        return dict.fromkeys(names, f"with average {self.name}")
 
     @classmethod
     def __get_pydantic_json_schema__(

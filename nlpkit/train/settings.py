@@ -2,25 +2,26 @@
 
 from typing import Any, ClassVar, Literal
 
-from pydantic import (
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit.byte_sizes import parsed
 from nlpkit.config import FrozenConfig, Workers
 from nlpkit.durations import seconds
-from nlpkit.train.sections import AverageConfig, Optimizer
+from nlpkit.train.sections import AverageConfig, Optimizer, Schedule
 from nlpkit.train.trackers import Tracker
 
 # Settings that do not change the result; a run can be resumed with other values.
 FREE: dict[str, Any] = {"free": True}
-
-_OF_ADAM = ("beta1", "beta2", "adam_eps")  # not every optimizer uses them
+_EXCLUDE = (  # pairs of settings of which one may be given
+    ("epochs", "steps"),
+    *(("budget", name) for name in ("steps", "epochs", "warmup_steps")),
+    ("warmup_ratio", "warmup_steps"),
+    ("memory", "tokens_per_batch"),
+)
+# Settings that not every optimizer, or schedule, uses.
+_OF_OPTIMIZERS = ("beta1", "beta2", "adam_eps")
+_OF_SCHEDULES = ("min_lr_ratio", "decay_ratio")
 
 
 class Config(FrozenConfig):
@@ -60,13 +61,15 @@ class Config(FrozenConfig):
         "up to a step); default: tokens_per_step, at most 4096",
     )
     optimizer: Optimizer = Field(
-        default_factory=lambda: Optimizer.model_validate({"name": "adamw"}),
-        description="what makes a step of the gradients: a name, or name and settings",
+        default_factory=lambda: Optimizer.model_validate("adamw"),
+        description="optimizer: its name, or name and settings",
     )
     lr: float = Field(1e-3, gt=0, description="peak learning rate")
-    schedule: Literal["constant", "linear", "cosine", "noam", "wsd"] = Field(
+    schedule: Schedule = Field(
         "noam",
-        description="shape of the learning rate after the warm-up; wsd: stable, then linear decay",
+        validate_default=True,
+        description="shape of the learning rate after the warm-up, such as cosine: its name, or "
+        "name and settings",
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up from 0 to lr")
     warmup_ratio: float | None = Field(
@@ -166,68 +169,54 @@ class Config(FrozenConfig):
 
     @field_validator("budget", mode="before")
     @classmethod
-    def _time(cls, budget: Any) -> Any:
-        if isinstance(budget, int) and not isinstance(budget, bool):
-            budget = f"{budget}s"
-        if isinstance(budget, str):
-            seconds(budget)
-        return budget
+    def _as_text(cls, budget: Any) -> Any:
+        return f"{budget}s" if type(budget) is int else budget
 
-    @field_validator("memory")
+    @field_validator("budget", "memory")
     @classmethod
-    def _amount(cls, memory: str | None) -> str | None:
-        if memory is not None:
-            parsed(memory)
-        return memory
+    def _readable(cls, text: str | None, info: ValidationInfo) -> str | None:
+        if text is not None:
+            (seconds if info.field_name == "budget" else parsed)(text)
+        return text
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        if self.epochs and self.steps:
-            raise ValueError(
-                f"epochs: {self.epochs:g} and train.steps: {self.steps} exclude each other; "
-                "set one of them to null"
-            )
-        _check_budget(self)
-        if self.warmup_ratio and self.warmup_steps:
-            raise ValueError(
-                f"warmup_ratio: {self.warmup_ratio:g} and train.warmup_steps: {self.warmup_steps} "
-                "exclude each other; set one of them to 0"
-            )
-        if self.memory and self.tokens_per_batch:
-            raise ValueError(
-                f"memory: {self.memory} chooses tokens_per_batch, which is set to "
-                f"{self.tokens_per_batch}; set one of them to null"
-            )
+        for one, other in _EXCLUDE:
+            if (first := getattr(self, one)) and (second := getattr(self, other)):
+                raise ValueError(
+                    f"{one}: {_show(first)} and train.{other}: {_show(second)} exclude each other; "
+                    "remove one of them"
+                )
         if self.tokens_per_batch and self.tokens_per_step % self.tokens_per_batch:
             raise ValueError(
                 f"tokens_per_step: {self.tokens_per_step} is not a multiple of "
                 f"tokens_per_batch {self.tokens_per_batch}"
             )
-        if self.schedule == "noam" and not (self.warmup_steps or self.warmup_ratio):
+        if self.schedule.module.NEEDS_WARMUP and not (self.warmup_steps or self.warmup_ratio):
             raise ValueError(
-                "schedule: noam, the default, needs warmup_steps of at least 1 or warmup_ratio; "
+                f"schedule: {self.schedule.name} needs warmup_steps of at least 1 or warmup_ratio; "
                 "constant, linear, cosine and wsd do not"
             )
-        usual_decay = type(self).model_fields["decay_ratio"].default
-        if self.schedule != "wsd" and self.decay_ratio != usual_decay:
-            raise ValueError(f"decay_ratio: of schedule wsd, not of {self.schedule}; remove it")
         if self.patience and not self.eval_every:
             raise ValueError("patience: needs eval_every")
-        reads = self.optimizer.module.READS
-        for name in _OF_ADAM:
-            usual = type(self).model_fields[name].default
-            if name not in reads and getattr(self, name) != usual:
-                raise ValueError(
-                    f"{name}: AdamW's, and optimizer {self.optimizer.name} does not use it; remove "
-                    f"it, or set it to {usual:g}, its default"
-                )
+        if self.budget and self.average and self.average.name == "last":
+            raise ValueError(
+                "average: last counts steps from the end, which is not known before with "
+                "train.budget; take ema"
+            )
+        if self.budget and self.log_every > 1:
+            raise ValueError(
+                f"log_every: {self.log_every} must be 1 with train.budget: every step is logged, "
+                "so that a killed run takes the same steps again"
+            )
         return self
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
-        if self.schedule in ("constant", "noam"):
-            return {"min_lr_ratio": f"with schedule {self.schedule}; linear, cosine, wsd end at it"}
-        return {}
+        read = {*self.optimizer.module.READS, *self.schedule.module.READS}
+        why = dict.fromkeys(_OF_OPTIMIZERS, f"with optimizer {self.optimizer.name}")
+        why |= dict.fromkeys(_OF_SCHEDULES, f"with schedule {self.schedule.name}")
+        return {name: reason for name, reason in why.items() if name not in read}
 
     @property
     def batch_budget(self) -> int:
@@ -238,35 +227,12 @@ class Config(FrozenConfig):
 
     @property
     def batches_per_step(self) -> int:
-        """Return the number of packed batches in one optimizer step, over all processes."""
+        """Return the packed batches of `tokens_per_step`, over all processes."""
         return self.tokens_per_step // self.batch_budget
 
 
-def _check_budget(settings: Config) -> None:
-    """Raise `ValueError` if a setting does not go with `budget`, or needs one."""
-    if settings.budget is None:
-        return
-    for name in ("steps", "epochs"):
-        if (value := getattr(settings, name)) is not None:
-            raise ValueError(
-                f"budget: {settings.budget} and train.{name}: {value:.15g} exclude each other; set "
-                "one of them to null"
-            )
-    if settings.warmup_steps:
-        raise ValueError(
-            f"warmup_steps: {settings.warmup_steps}, but the number of steps is not known before "
-            "with train.budget; give a share instead, such as train.warmup_ratio: 0.05"
-        )
-    if settings.average and settings.average.name == "last":
-        raise ValueError(
-            "average: last counts steps from the end, which is not known before with "
-            "train.budget; take ema"
-        )
-    if settings.log_every > 1:
-        raise ValueError(
-            f"log_every: {settings.log_every}, but with train.budget each step is logged, so that "
-            "a killed run takes the same steps again; set it to 1"
-        )
+def _show(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.15g}"
 
 
 class ResolvedTraining(Config):
@@ -287,3 +253,13 @@ class ResolvedTraining(Config):
     def known_steps(self) -> int | None:
         """The number of steps, or None with a budget of time."""
         return self.steps if self.budget_seconds is None else None
+
+    def decay_progress(self, step: float) -> float:
+        """Return the share of the steps after the warm-up that are done: 0 at their begin.
+
+        It is 1 one step after the last step, so that no step has rate 0.
+        """
+        first, end = max(1, self.warmup_steps), self.steps + 1
+        if self.zero_at_last_step:
+            first, end = self.warmup_steps, self.steps
+        return max(0.0, (step - first) / max(1, end - first))

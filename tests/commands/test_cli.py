@@ -404,6 +404,7 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     assert {(name, each) for name, families in objectives.items() for each in families} == yes
     folders = {"attention_kinds": "attention/kinds", "attention_backends": "attention/backends",
                "tokenizers": "tokenizers", "optimizers": "train/optimizers",
+               "schedules": "train/schedules",
                "scores": "score/metrics"}  # fmt: skip
     assert {title: list(parts) for title, parts in found.items()} == {
         title: registry.names(folder) for title, folder in folders.items()

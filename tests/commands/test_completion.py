@@ -74,7 +74,9 @@ def test_completion_offers_what_recipes_can_print():
 
 
 def test_completion_offers_settings():
-    own = keys(train_settings.Config, "train") - {"train.optimizer="} | {"train.optimizer."}
+    parts = "train.optimizer", "train.schedule"
+    own = keys(train_settings.Config, "train") - {f"{part}=" for part in parts}
+    own |= {f"{part}." for part in parts}
     assert set(ask("nlpkit", "plan", "cpm_ant", "--set", "train.")) == own
     assert ask("nlpkit", "plan", "--set", "train.st") == ["train.steps="]
     top = ask("nlpkit", "plan", "--set", "")

@@ -67,9 +67,8 @@ def names(match):
 @pytest.mark.parametrize(("section", "written", "said"), list(mistakes()))
 def test_recipe_with_a_mistake_says_where_and_what_would_be_right(section, written, said):
     text = "\n".join((SECTIONS | {section: written}).values()) + "\n"
-    known = (
-        "models|tokenizers|objectives|attention/backends|train/optimizers|score|sections|json.tool"
-    )
+    known = "models|tokenizers|objectives|attention/backends|train/optimizers|train/schedules|score"
+    known += "|sections|json.tool"
     assert problems(text) == [re.sub(f"<({known})>", names, line) for line in said]
 
 
@@ -360,7 +359,7 @@ def test_override_of_a_hyphen_is_a_name_and_no_list():
 
 def test_override_with_epochs_takes_the_place_of_steps():
     assert problems(GOOD, "train.epochs=3", "train.steps=300") == [
-        "--set train.epochs: 3 and train.steps: 300 exclude each other; set one of them to null"
+        "--set train.epochs: 3 and train.steps: 300 exclude each other; remove one of them"
     ]
     found = resolve(GOOD, "train.epochs=3")
     assert (found.recipe.train.steps, found.recipe.train.epochs) == (None, 3.0)

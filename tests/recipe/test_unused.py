@@ -45,8 +45,7 @@ def resolve(text: str, *overrides: str) -> Resolved:
             CLM,
             (),
             [
-                "r.yaml:6:50: train.min_lr_ratio: has no effect with schedule noam; linear, "
-                "cosine, wsd end at it",
+                "r.yaml:6:50: train.min_lr_ratio: has no effect with schedule noam",
                 "r.yaml:7:14: eval.beam: has no effect with objective clm, which generates "
                 "no answers",
                 "r.yaml:8:32: attention.window: has no effect with form full",
@@ -58,6 +57,19 @@ def resolve(text: str, *overrides: str) -> Resolved:
             [
                 "r.yaml:2:39: model.window_size: has no effect with window global",
                 f"r.yaml:7:24: eval.length_penalty: has no effect {SHORT}",
+            ],
+        ),
+        (
+            PAIRS,
+            (
+                *("model.window_size=10", "eval.length_penalty=1.0", "train.optimizer=sgd"),
+                *("train.beta2=0.95", "train.decay_ratio=0.5", "train.average.name=ema"),
+                "train.average.every=3",
+            ),
+            [
+                "--set train.beta2: has no effect with optimizer sgd",
+                "--set train.decay_ratio: has no effect with schedule constant",
+                "--set train.average.every: has no effect with average ema",
             ],
         ),
         # What has an effect.

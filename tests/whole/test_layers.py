@@ -33,7 +33,14 @@ DESIGN = ROOT.parent / "docs" / "design.md"
 HEAVY = ("torch", "transformers", "accelerate")
 # Settings that every family has; a test need not make a model of the paper's size.
 SMALL_SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2}
-CONFIGURED = ("objectives", "models", "tokenizers", "attention/kinds", "train/optimizers")
+CONFIGURED = (
+    "objectives",
+    "models",
+    "tokenizers",
+    "attention/kinds",
+    "train/optimizers",
+    "train/schedules",
+)
 
 
 def _sources() -> dict[str, str]:
@@ -325,12 +332,12 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     assert parameters == [*asked]
 
 
-@pytest.mark.parametrize(("folder", "name"), _parts("train/optimizers"))
-def test_optimizer_offers_its_contract(folder: str, name: str) -> None:
-    optimizer = registry.load(folder, name)
+@pytest.mark.parametrize(("folder", "name"), _parts("train/optimizers", "train/schedules"))
+def test_part_of_train_offers_its_contract(folder: str, name: str) -> None:
+    part = registry.load(folder, name)
     # A recipe's default settings of it are enough, and it reads settings that there are.
-    assert optimizer.Config() == optimizer.Config.model_validate({})
-    assert {*optimizer.READS} <= {*train_settings.Config.model_fields}
+    assert part.Config() == part.Config.model_validate({})
+    assert {*part.READS} <= {*train_settings.Config.model_fields}
 
 
 @pytest.mark.parametrize(("folder", "name"), _parts("tokenizers"))
@@ -353,6 +360,7 @@ def test_tokenizer_has_ids_of_special_tokens(folder: str, name: str) -> None:
         "attention/kinds",
         "attention/backends",
         "train/optimizers",
+        "train/schedules",
     ),
 )
 def test_part_keeps_its_contract(folder: str, part_name: str) -> None:

@@ -1,0 +1,1 @@
+"""One file for each schedule of the learning rate."""

@@ -1,0 +1,21 @@
+"""Falls to `min_lr_ratio` in a straight line, one step after the last step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nlpkit.config import FrozenConfig
+
+if TYPE_CHECKING:
+    from nlpkit.train.settings import ResolvedTraining
+
+READS = ("min_lr_ratio",)
+
+
+class Config(FrozenConfig):
+    """No settings beside those of `train`."""
+
+
+def factor(step: float, config: Config, settings: ResolvedTraining) -> float:
+    """Return what is left of the steps after the warm-up."""
+    return 1 - settings.decay_progress(step)

@@ -1,0 +1,26 @@
+"""Stays at the peak, then falls in a straight line in the last `decay_ratio` of the run.
+
+Warm-up, stable, decay (Hu et al. 2024, MiniCPM, sec. 4); linear as in Hägele et al. 2024. It
+reaches `min_lr_ratio` one step after the last step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nlpkit.config import FrozenConfig
+
+if TYPE_CHECKING:
+    from nlpkit.train.settings import ResolvedTraining
+
+READS = ("min_lr_ratio", "decay_ratio")
+
+
+class Config(FrozenConfig):
+    """No settings beside those of `train`."""
+
+
+def factor(step: float, config: Config, settings: ResolvedTraining) -> float:
+    """Return what is left of the decay."""
+    stable = settings.steps - settings.decay_steps
+    return 1 - max(0, step - stable) / (settings.decay_steps + 1)
