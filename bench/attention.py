@@ -27,7 +27,7 @@ from _attention_tables import CAUSAL, FULL, draw, table
 from _turns import Turns, Worker, machine
 
 from nlpkit import attention, registry
-from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.attention.choice import AttentionChoice, load_kind
 from nlpkit.contracts.kind import LAYOUT_FIELDS
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.train import memory
@@ -92,7 +92,7 @@ def _arguments() -> argparse.Namespace:
     return given
 
 
-def subjects(tokens: int, wanted: list[str] | None) -> dict[str, Choice]:
+def subjects(tokens: int, wanted: list[str] | None) -> dict[str, AttentionChoice]:
     """Return the kinds with their settings, by the names in the tables.
 
     Without those that read what only an objective gives, such as the context of CPM-Ant.
@@ -106,7 +106,7 @@ def subjects(tokens: int, wanted: list[str] | None) -> dict[str, Choice]:
             continue
         for label, settings in FORMS.get(name, {name: {}}).items():
             given = {k: sizes.get(v, v) for k, v in settings.items()}
-            found[label] = Choice.of(name, **given).with_defaults("causal", tokens)
+            found[label] = AttentionChoice.of(name, **given).with_defaults("causal", tokens)
     return found
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from nlpkit import attention
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.contracts.request import Heads, Layout
 
@@ -74,7 +74,7 @@ def make_step(kind, backend, dtype, tokens, length, dropout, layers):
     def step(number):
         lengths = draw_lengths(tokens, number, length)
         attend = attention.prepare(
-            Choice.of(kind),
+            AttentionChoice.of(kind),
             Heads(HEADS, WIDTH, dtype, training=True, dropout=dropout, backend=backend),
             Layout.of(lengths).with_fields(draw_fields(lengths, number) if biased else {}),
             tensors={"table": table} if biased else {},

@@ -26,7 +26,7 @@ from attention import subjects
 from attention_backends import draw_fields
 
 from nlpkit import attention
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.errors import UsageError
 from nlpkit.train.machine import find_device
@@ -100,13 +100,13 @@ def _attention(
             yield _row(name, "own" if own else backend, tokens, found, torchs)
 
 
-def _subjects(tokens: int, wanted: list[str] | None) -> dict[str, Choice]:
+def _subjects(tokens: int, wanted: list[str] | None) -> dict[str, AttentionChoice]:
     """Return the kinds with their settings; CPM-Ant's with a context, as its objective draws it."""
     biased = "cpm_ant"
     names = None if wanted is None else [name for name in wanted if name != biased]
     found = subjects(tokens, names)
     if wanted is None or biased in wanted:
-        found[biased] = Choice.of(biased)
+        found[biased] = AttentionChoice.of(biased)
     return found
 
 
@@ -144,7 +144,11 @@ def _torch_step(
 
 
 def _kind_step(
-    arguments: argparse.Namespace, device: torch.device, tokens: int, choice: Choice, backend: str
+    arguments: argparse.Namespace,
+    device: torch.device,
+    tokens: int,
+    choice: AttentionChoice,
+    backend: str,
 ) -> Step:
     qkv, grad = _inputs(arguments, device, tokens)
     learned: dict[bool, dict[str, torch.Tensor]] = {True: {}, False: {}}

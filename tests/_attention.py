@@ -3,7 +3,7 @@
 import torch
 
 from nlpkit import attention, registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.contracts.request import Heads, Layout
 
@@ -17,7 +17,9 @@ KIND_SETTINGS = {
     "relative_bias_causal": {"num_buckets": 12, "max_distance": 30},
 }  # fmt: skip
 # Those that backends compute; a kind with its own computation is tested with its family.
-KINDS = [name for name in registry.names("attention/kinds") if not Choice.of(name).is_custom]
+KINDS = [
+    name for name in registry.names("attention/kinds") if not AttentionChoice.of(name).is_custom
+]
 TILED = "tests.parts.tiled"  # the listing of docs/flash_attention.md
 ON_CPU = ["sdpa", "cpu_flash", TILED]
 # Against the reference, which is float32 inside: rounding of inputs to bfloat16 is the same for
@@ -87,7 +89,7 @@ def inputs(total, dtype=torch.float32, device="cpu", seed=0):
 
 def rows_of(kind):
     """Return the rows of a kind's learned bias, 0 without one."""
-    choice = Choice.of(kind, **KIND_SETTINGS.get(kind, {}))
+    choice = AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {}))
     tensors = choice.module.tensors(choice.config, HEADS, WIDTH)
     return tensors["table"].shape[0] if tensors else 0
 
@@ -95,7 +97,7 @@ def rows_of(kind):
 def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **options):
     options = {"training": True} | options
     return attend_of(
-        Choice.of(kind, **KIND_SETTINGS.get(kind, {})),
+        AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {})),
         Layout.of(lengths, device),
         fields={k: None if v is None else v.to(device) for k, v in fields.items()},
         tensors={"table": table[: rows_of(kind) or None]} if rows_of(kind) else {},

@@ -8,12 +8,12 @@ import math
 import torch
 import torch.nn.functional as F
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.forms import sides
 from nlpkit.attention.kinds import cosformer
 
 
-def reference(choice: Choice, q, k, v, tensors):
+def reference(choice: AttentionChoice, q, k, v, tensors):
     """Return (n, H, D) from queries, keys and values (n, H, D)."""
     return {
         "aft": _aft,

@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nlpkit import attention
 from nlpkit.attention.backends import flex
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from tests import _steps_on_fake_cuda
 from tests._attention import KIND_SETTINGS, attend_of
 
@@ -43,7 +43,7 @@ def _call(
     kind: str, lengths: list[int], dtype: torch.dtype, training: bool = True, layers: int = 2
 ) -> dict[str, Any]:
     """Call the backend that `auto` takes; return it with shape, type and device of what it gave."""
-    choice = Choice.of(kind, **KIND_SETTINGS.get(kind, {}))
+    choice = AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {}))
     total = sum(lengths)
     with _FAKE, torch.set_grad_enabled(training), warnings.catch_warnings(record=True) as caught:
         learned = choice.module.tensors(choice.config, HEADS, WIDTH)

@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice, make_request
+from nlpkit.attention.choice import AttentionChoice, make_request
 from nlpkit.contracts.backend import Backend
 from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import Unsupported
@@ -54,7 +54,7 @@ class Attend:
 
 
 def prepare(
-    choice: Choice,
+    choice: AttentionChoice,
     heads: Heads,
     layout: Layout,
     *,
@@ -110,7 +110,7 @@ def layout_of(
     return Layout.of(lengths, device, cache.begin(lengths) if cache is not None else ())
 
 
-def dense_mask(choice: Choice, layout: Layout) -> Tensor:
+def dense_mask(choice: AttentionChoice, layout: Layout) -> Tensor:
     """Return the mask of a complete pack, (N, N) bool: True where query (row) i may see key j.
 
     Raises:
@@ -125,7 +125,7 @@ def dense_mask(choice: Choice, layout: Layout) -> Tensor:
     return request.visible(index[:, None], index[None, :])
 
 
-def check_backend(choice: Choice, heads: Heads, device: torch.device) -> None:
+def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -> None:
     """Raise `Unsupported` if the named backend cannot train this kind, before there are data."""
     import torch
 
@@ -146,7 +146,7 @@ def check_backend(choice: Choice, heads: Heads, device: torch.device) -> None:
 
 
 def _prepare_custom(
-    choice: Choice, request: Request, backend: str, cache: Cache | None, key: CacheKey
+    choice: AttentionChoice, request: Request, backend: str, cache: Cache | None, key: CacheKey
 ) -> Attend:
     """Return the attention of a kind that has its own computation."""
     kind, what = request.kind, f"attention kind {choice.kind}"
@@ -175,14 +175,14 @@ def _prepare_custom(
     return Attend("own", f"{choice.kind} has its own computation", run)
 
 
-def _takes_no_backend(choice: Choice) -> str:
+def _takes_no_backend(choice: AttentionChoice) -> str:
     return (
         f"attention kind {choice.kind} has its own computation and takes no backend; set backend "
         "to auto"
     )
 
 
-def _prepare_backend(choice: Choice, request: Request, name: str) -> Attend:
+def _prepare_backend(choice: AttentionChoice, request: Request, name: str) -> Attend:
     """Return the attention of the named backend, or of the one that `auto` is."""
     if name != "auto":
         backend = _named_backend(choice, request, name)
@@ -231,7 +231,7 @@ def _repeat_heads(x: Tensor, request: Request) -> Tensor:
     return x if times == 1 else x.repeat_interleave(times, dim=1)
 
 
-def _named_backend(choice: Choice, request: Request, name: str) -> Backend:
+def _named_backend(choice: AttentionChoice, request: Request, name: str) -> Backend:
     """Return the named backend; raise `Unsupported` if it cannot do the request."""
     backend = cast(Backend, registry.load(_BACKENDS, name))
     if reason := backend.refuses(request):

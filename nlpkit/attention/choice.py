@@ -15,14 +15,14 @@ if TYPE_CHECKING:  # recipes are free of torch
     from torch import Tensor
 
 
-class Choice(FrozenConfig):
+class AttentionChoice(FrozenConfig):
     """A kind with its settings, as a recipe or a checkpoint names it."""
 
     kind: str
     config: Any
 
     @classmethod
-    def of(cls, kind: str, **settings: Any) -> Choice:
+    def of(cls, kind: str, **settings: Any) -> AttentionChoice:
         """Return the choice of a kind with these settings; the other settings have defaults."""
         return cls(kind=kind, config=load_kind(kind).Config(**settings))
 
@@ -47,10 +47,10 @@ class Choice(FrozenConfig):
         return self.module.visibility(self.config)
 
     @property
-    def head_groups(self) -> tuple[Choice, ...]:
+    def head_groups(self) -> tuple[AttentionChoice, ...]:
         """The choices for equal groups of heads; empty if there is one for all heads."""
         groups = self.module.head_groups(self.config)
-        return tuple(Choice(kind=self.kind, config=group) for group in groups)
+        return tuple(AttentionChoice(kind=self.kind, config=group) for group in groups)
 
     def refuses_heads(self, heads: int, key_heads: int | None = None) -> str | None:
         """Return why the heads do not fall into the groups of the kind, or None."""
@@ -64,7 +64,7 @@ class Choice(FrozenConfig):
         """Return the learned tensors that a family must hold."""
         return self.module.tensors(self.config, heads, head_dim)
 
-    def with_defaults(self, default: Visibility, longest: int | None) -> Choice:
+    def with_defaults(self, default: Visibility, longest: int | None) -> AttentionChoice:
         """Return the choice with its null settings `causal` and `max_length` from the model.
 
         `default` is the visibility of the family's own attention, `longest` its longest sequence.
@@ -80,7 +80,7 @@ class Choice(FrozenConfig):
         return {"kind": self.kind, **self.config.model_dump(mode="json")}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Choice:
+    def from_json(cls, values: Mapping[str, Any]) -> AttentionChoice:
         """Return the choice that `to_json` wrote.
 
         Raises:
@@ -100,7 +100,7 @@ def load_kind(name: str) -> Kind:
 
 
 def make_request(
-    choice: Choice,
+    choice: AttentionChoice,
     heads: Heads,
     layout: Layout,
     keys: Layout | None = None,
@@ -138,7 +138,7 @@ def make_request(
     )
 
 
-def _read_fields(choice: Choice, layout: Layout) -> Iterator[tuple[str, Tensor]]:
+def _read_fields(choice: AttentionChoice, layout: Layout) -> Iterator[tuple[str, Tensor]]:
     """Yield the fields that the kind reads; the layout provides missing positions and lengths."""
     for field in choice.module.FIELDS:
         value = layout.fields.get(field)
@@ -158,7 +158,7 @@ def _read_fields(choice: Choice, layout: Layout) -> Iterator[tuple[str, Tensor]]
             )
 
 
-def _check_tensors(choice: Choice, heads: Heads, tensors: Mapping[str, Tensor]) -> None:
+def _check_tensors(choice: AttentionChoice, heads: Heads, tensors: Mapping[str, Tensor]) -> None:
     """Raise `ValueError` unless exactly the kind's shared tensors are given."""
     learned = choice.tensors(heads.count, heads.width)
     expected = {name: tensor.shape for name, tensor in learned.items() if tensor.shared}

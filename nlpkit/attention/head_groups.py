@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from nlpkit.attention import Attend
-    from nlpkit.attention.choice import Choice
+    from nlpkit.attention.choice import AttentionChoice
     from nlpkit.contracts.request import Heads
 
 
 class PrepareGroup(Protocol):
     """`attention.prepare` with all but these arguments."""
 
-    def __call__(self, choice: Choice, heads: Heads, *, role: str) -> Attend:
+    def __call__(self, choice: AttentionChoice, heads: Heads, *, role: str) -> Attend:
         """Return the attention of a group of heads."""
 
 
 def prepare(
-    choice: Choice, heads: Heads, role: str, prepare_group: PrepareGroup
+    choice: AttentionChoice, heads: Heads, role: str, prepare_group: PrepareGroup
 ) -> tuple[Sequence[Attend], Callable[..., Tensor]]:
     """Return the attention of each group, and the function that runs them and joins their heads.
 

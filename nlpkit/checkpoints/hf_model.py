@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError, UsageError
@@ -165,7 +165,7 @@ def _match(
     light, module = families.load(family), families.load_model(family)
     config = hf_reading.read_config(module.FORMAT, light.Config, settings)
     kinds = settings.get("nlpkit", {}).get("attention", [])
-    config = config.model_copy(update={"attention": tuple(map(Choice.from_json, kinds))})
+    config = config.model_copy(update={"attention": tuple(map(AttentionChoice.from_json, kinds))})
     hf_reading.check_depth(module.FORMAT, config, tensors)
     skeleton = meta_model(module.Model, config, 1)
     state, unused = hf_reading.read_state(module.FORMAT, config, settings, tensors, skeleton)

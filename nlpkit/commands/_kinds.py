@@ -3,7 +3,7 @@
 import re
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 
 _TOKENS = 8192
 _HEAD = (
@@ -39,7 +39,7 @@ def format_table() -> str:
 
 def _describe(name: str) -> tuple[str, ...]:
     # Settings that the model decides.
-    choice = Choice.of(name).with_defaults("causal", _TOKENS)
+    choice = AttentionChoice.of(name).with_defaults("causal", _TOKENS)
     kind, config = choice.module, choice.config
     text = " ".join((getattr(kind, "__doc__", None) or "").split())
     paper, number = _PAPER.search(text), _ARXIV.search(text)

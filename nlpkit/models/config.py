@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import LAYOUT_FIELDS, Visibility
 from nlpkit.contracts.model import Family
@@ -101,7 +101,7 @@ class ModelConfig(FrozenConfig):
 
     # Families with encoder and decoder that can have a vocabulary for each have this setting:
     # `source_vocab_size: SourceVocabulary = None`. The run sets it; `vocab_size` is the targets'.
-    attention: SkipJsonSchema[tuple[Choice, ...]] = Field(
+    attention: SkipJsonSchema[tuple[AttentionChoice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
 
@@ -162,19 +162,19 @@ class ModelConfig(FrozenConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """The kinds of attention if the recipe names none; empty in a family without attention."""
         return ()
 
     @property
-    def kinds(self) -> tuple[Choice, ...]:
+    def kinds(self) -> tuple[AttentionChoice, ...]:
         """The kinds of attention, repeated over the layers.
 
-        Settings that are null there are those of the family: see `Choice.with_defaults`.
+        Settings that are null there are those of the family: see `AttentionChoice.with_defaults`.
         """
         return tuple(map(self._with_defaults, self.attention)) or self.default_attention
 
-    def _with_defaults(self, choice: Choice) -> Choice:
+    def _with_defaults(self, choice: AttentionChoice) -> AttentionChoice:
         own = self.default_attention
         return choice.with_defaults(own[0].visibility, self.position_limit)
 
@@ -193,7 +193,7 @@ class ModelConfig(FrozenConfig):
         bounded = [choice.config for choice in self.kinds if choice.is_bounded]
         return min((config.max_length for config in bounded), default=None)
 
-    def refuses_attention(self, choice: Choice) -> str | None:
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
         if not self.default_attention:
             return "the family has no attention whose kind could be chosen"

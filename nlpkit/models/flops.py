@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.layers.attention_tensors import AttentionTensors
@@ -97,6 +97,6 @@ def _attention(
     return 2 * total
 
 
-def _pairs(kinds: Sequence[Choice], lengths: Sequence[int]) -> float:
+def _pairs(kinds: Sequence[AttentionChoice], lengths: Sequence[int]) -> float:
     """Return the query-key pairs that layers of these kinds see, over all sequences."""
     return sum(kind.module.pairs(kind.config, lengths) for kind in kinds)

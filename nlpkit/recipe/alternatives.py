@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.objective import Objective
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.fit import missing_needs, name_kinds, trains, with_attention
@@ -18,7 +18,7 @@ def fitting_kinds(config: ModelConfig, objectives: Sequence[type[Objective]]) ->
     own = {choice.kind: choice for choice in config.default_attention}
     return [
         choice.kind
-        for choice in (own.get(name) or Choice.of(name) for name in registry.names(KINDS))
+        for choice in (own.get(name) or AttentionChoice.of(name) for name in registry.names(KINDS))
         if not config.refuses_attention(choice)
         and not any(missing_needs(each, with_attention(config, (choice,))) for each in objectives)
     ]
@@ -60,7 +60,7 @@ def families_with_setting(objective: type[Objective]) -> dict[str, list[str]]:
         settings = [
             f"attention.kind={kind}"
             for kind in fitting_kinds(config, [objective])
-            if trains(objective, with_attention(config, (Choice.of(kind),)))
+            if trains(objective, with_attention(config, (AttentionChoice.of(kind),)))
         ] or [f"model.{name}={value}" for name, value in _other_settings(objective, config)]
         if settings and not trains(objective, config):
             found[name] = settings

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
@@ -59,7 +59,7 @@ def _check_metrics(recipe: "Recipe") -> Iterator[Misfit]:
         )
 
 
-def with_attention(config: ModelConfig, choices: tuple[Choice, ...]) -> ModelConfig:
+def with_attention(config: ModelConfig, choices: tuple[AttentionChoice, ...]) -> ModelConfig:
     """Return the settings of a model with these kinds of attention; if empty, unchanged."""
     return config.model_copy(update={"attention": choices}) if choices else config
 

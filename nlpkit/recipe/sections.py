@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers
 from nlpkit.models.sizes import parse_size
 from nlpkit.part import Part, name_in
@@ -189,9 +189,9 @@ class AttentionLayer(Part):
     config: Any = None
 
     @property
-    def choice(self) -> Choice:
+    def choice(self) -> AttentionChoice:
         """The kind with its settings, as models take it."""
-        return Choice(kind=self.kind, config=self.config)
+        return AttentionChoice(kind=self.kind, config=self.config)
 
 
 class Attention(Part):
@@ -244,11 +244,11 @@ class Attention(Part):
         return value
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[AttentionChoice, ...]:
         """The kinds with their settings, as models take them; empty: the family's own."""
         if self.layers:
             return tuple(layer.choice for layer in self.layers)
-        return (Choice(kind=self.kind, config=self.config),) if self.kind else ()
+        return (AttentionChoice(kind=self.kind, config=self.config),) if self.kind else ()
 
 
 def list_settings(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo]]:

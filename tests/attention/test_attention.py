@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.kinds import full
 from nlpkit.contracts.kind import MaskKind
 from nlpkit.contracts.request import Layout
@@ -146,7 +146,7 @@ def test_attention_reference_two_tokens_equals_hand_arithmetic():
     v = torch.tensor([4.0, 8.0]).view(2, 1, 1)
     for backend in ("reference", *ON_CPU):
         attend = attend_of(
-            Choice.of("causal"),
+            AttentionChoice.of("causal"),
             Layout.of([2]),
             heads=1,
             head_dim=1,

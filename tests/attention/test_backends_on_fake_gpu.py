@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nlpkit import attention
 from nlpkit.attention.backends import flex
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from tests._attention import KINDS, PACKS, attend_of, fields_of, inputs, prepare
 
 LENGTHS, HEADS, WIDTH = [5, 1, 17, 2, 33, 9], 4, 16
@@ -26,7 +26,7 @@ FUSED = {"causal": {}, "full": {}, "local_window": {"window": 5}}  # kinds witho
 
 def _attend(kind: str, backend: str, dtype: torch.dtype = torch.bfloat16) -> attention.Attend:
     return attend_of(
-        Choice.of(kind, **FUSED[kind]), attention.layout_of(LENGTHS, "cuda"), heads=HEADS,
+        AttentionChoice.of(kind, **FUSED[kind]), attention.layout_of(LENGTHS, "cuda"), heads=HEADS,
         head_dim=WIDTH, dtype=dtype, device="cuda", training=True, backend=backend,
         fields={"position": torch.empty(sum(LENGTHS), dtype=torch.int64, device="cuda")},
     )  # fmt: skip

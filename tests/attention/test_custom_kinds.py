@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.forms import aft, chunks, compressed
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
@@ -20,25 +20,25 @@ from tests._attention import HEADS, PACKS, WIDTH, attend_of
 from tests._attention_formulas import reference
 
 CASES = {
-    "linear": Choice.of("linear"),
-    "linear both ways": Choice.of("linear", causal=False),
-    "cosformer": Choice.of("cosformer", max_length=300),
-    "cosformer both ways": Choice.of("cosformer", max_length=300, causal=False),
-    "aft full": Choice.of("aft", max_length=300, rank=4),
-    "aft full both ways": Choice.of("aft", max_length=300, rank=4, causal=False),
-    "aft local": Choice.of("aft", form="local", window=5, max_length=300, rank=4),
-    "aft local both ways": Choice.of(
+    "linear": AttentionChoice.of("linear"),
+    "linear both ways": AttentionChoice.of("linear", causal=False),
+    "cosformer": AttentionChoice.of("cosformer", max_length=300),
+    "cosformer both ways": AttentionChoice.of("cosformer", max_length=300, causal=False),
+    "aft full": AttentionChoice.of("aft", max_length=300, rank=4),
+    "aft full both ways": AttentionChoice.of("aft", max_length=300, rank=4, causal=False),
+    "aft local": AttentionChoice.of("aft", form="local", window=5, max_length=300, rank=4),
+    "aft local both ways": AttentionChoice.of(
         "aft", form="local", window=5, max_length=300, rank=4, causal=False
     ),
-    "aft simple": Choice.of("aft", form="simple"),
-    "aft simple both ways": Choice.of("aft", form="simple", causal=False),
-    "memory_compressed": Choice.of("memory_compressed"),
-    "memory_compressed both ways": Choice.of("memory_compressed", causal=False),
+    "aft simple": AttentionChoice.of("aft", form="simple"),
+    "aft simple both ways": AttentionChoice.of("aft", form="simple", causal=False),
+    "memory_compressed": AttentionChoice.of("memory_compressed"),
+    "memory_compressed both ways": AttentionChoice.of("memory_compressed", causal=False),
 }
 CAUSAL = [name for name in CASES if "both ways" not in name]
 
 
-def _learned(choice: Choice, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+def _learned(choice: AttentionChoice, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
     draw = torch.Generator().manual_seed(1)
     wanted = choice.module.tensors(choice.config, HEADS, WIDTH)
     return {
@@ -54,14 +54,14 @@ def _inputs(total: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     return [*(x.clone().requires_grad_() for x in drawn[:3]), drawn[3]]
 
 
-def _prepare(choice: Choice, lengths: list[int], dtype=torch.float64, **options):
+def _prepare(choice: AttentionChoice, lengths: list[int], dtype=torch.float64, **options):
     return attend_of(
         choice, Layout.of(lengths), heads=HEADS, head_dim=WIDTH, dtype=dtype, device="cpu",
         **{"training": True, **options},
     )  # fmt: skip
 
 
-def _reference(choice: Choice, lengths: list[int], q, k, v, learned) -> Tensor:
+def _reference(choice: AttentionChoice, lengths: list[int], q, k, v, learned) -> Tensor:
     parts = zip(*(x.split(lengths) for x in (q, k, v)), strict=True)
     return torch.cat([reference(choice, *part, learned) for part in parts])
 
@@ -100,7 +100,7 @@ def test_fast_form_equals_reference(name: str, pack: str, dtype, monkeypatch) ->
         torch.testing.assert_close(ours, theirs, atol=_tolerance(name, dtype) * largest, rtol=0)
 
 
-def _weight(name: str, choice: Choice, w: Tensor | None, q, k, i: int, j: int) -> Tensor:
+def _weight(name: str, choice: AttentionChoice, w: Tensor | None, q, k, i: int, j: int) -> Tensor:
     """Return the weight of key j for query i in a head, one or (D,): the formula of the paper."""
     if name.startswith("linear"):
         return (F.elu(q[i]) + 1) @ (F.elu(k[j]) + 1)
@@ -133,7 +133,7 @@ def test_reference_is_the_formula_of_the_paper(name: str) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_memory_compressed_is_a_convolution_of_torch_and_full_attention(causal: bool) -> None:
-    choice, n = Choice.of("memory_compressed", causal=causal), 11
+    choice, n = AttentionChoice.of("memory_compressed", causal=causal), 11
     q, k, v, _ = _inputs(n)
     learned = _learned(choice)
     kept = n // 3 * 3 if causal else n
@@ -344,4 +344,4 @@ def test_sequence_longer_than_max_length_is_refused(name: str) -> None:
 
 def test_kind_without_the_length_that_a_family_gives_it_is_refused() -> None:
     with pytest.raises(Unsupported, match="attention kind cosformer is made for max_length None"):
-        _prepare(Choice.of("cosformer"), [2])
+        _prepare(AttentionChoice.of("cosformer"), [2])

@@ -12,7 +12,7 @@ import torch
 
 from nlpkit import recipe
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.forms.chunks import Chunks
 from nlpkit.errors import NlpkitError, RecipeError
 from nlpkit.generate.settings import Settings
@@ -26,14 +26,14 @@ from nlpkit.selftest import of_objective
 from tests import _provable, _tiny
 
 CONSTANT = {
-    "linear": Choice.of("linear"),
-    "cosformer": Choice.of("cosformer"),
-    "aft simple": Choice.of("aft", form="simple"),
+    "linear": AttentionChoice.of("linear"),
+    "cosformer": AttentionChoice.of("cosformer"),
+    "aft simple": AttentionChoice.of("aft", form="simple"),
 }
 GROWING = {
-    "aft full": Choice.of("aft", rank=4),
-    "aft local": Choice.of("aft", form="local", window=3, rank=4),
-    "memory_compressed": Choice.of("memory_compressed"),
+    "aft full": AttentionChoice.of("aft", rank=4),
+    "aft local": AttentionChoice.of("aft", form="local", window=3, rank=4),
+    "memory_compressed": AttentionChoice.of("memory_compressed"),
 }
 KINDS = CONSTANT | GROWING
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_positions": 64}
@@ -53,7 +53,7 @@ BERT = RECIPE.replace("FAMILY", "bert").replace("TOKENIZER", "wordpiece")
 BERT = BERT.replace("OBJECTIVE", "mlm")
 
 
-def _model(*choices: Choice) -> Model:
+def _model(*choices: AttentionChoice) -> Model:
     torch.manual_seed(0)
     rates = {"embedding_dropout": 0, "attention_dropout": 0, "residual_dropout": 0}
     config = gpt2.Config(**SIZES, **rates)
@@ -83,7 +83,10 @@ def test_generation_with_a_cache_equals_without(name: str, first: int) -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_cache_of_sequences_of_other_lengths_is_appended_and_selected(name: str) -> None:
-    model, texts = _model(KINDS[name], Choice.of("causal")), [_text(50, n) for n in range(3)]
+    model, texts = (
+        _model(KINDS[name], AttentionChoice.of("causal")),
+        [_text(50, n) for n in range(3)],
+    )
     with torch.no_grad():
         cache, other = Cache(), Cache()
         model((4, 6), torch.cat([texts[0][:4], texts[1][:6]]), cache=cache)
@@ -100,24 +103,26 @@ def test_cache_of_sequences_of_other_lengths_is_appended_and_selected(name: str)
 
 def test_a_kind_that_sees_both_ways_cannot_be_cached() -> None:
     with pytest.raises(ValueError, match="tokens see later tokens in this attention"):
-        _model(Choice.of("linear", causal=False))((2,), torch.tensor([1, 2]), cache=Cache())
+        _model(AttentionChoice.of("linear", causal=False))(
+            (2,), torch.tensor([1, 2]), cache=Cache()
+        )
 
 
 def test_null_settings_are_those_of_the_family() -> None:
-    asked = {"attention": (Choice.of("cosformer"),)}
+    asked = {"attention": (AttentionChoice.of("cosformer"),)}
     (decoder,) = gpt2.Config(max_positions=77).model_copy(update=asked).kinds
     (encoder,) = bert.Config(max_positions=88).model_copy(update=asked).kinds
-    assert decoder == Choice.of("cosformer", causal=True, max_length=77)
-    assert encoder == Choice.of("cosformer", causal=False, max_length=88)
+    assert decoder == AttentionChoice.of("cosformer", causal=True, max_length=77)
+    assert encoder == AttentionChoice.of("cosformer", causal=False, max_length=88)
     assert (decoder.visibility, encoder.visibility) == ("causal", "bidirectional")
     # What is set stays, and a family of any length has no default.
-    written = {"attention": (Choice.of("cosformer", causal=True, max_length=9),)}
+    written = {"attention": (AttentionChoice.of("cosformer", causal=True, max_length=9),)}
     assert bert.Config().model_copy(update=written).kinds == written["attention"]
     why = "the family has no longest sequence; set attention.max_length"
     no_dropout = t5.Config(attention_dropout=0.0)
-    assert no_dropout.refuses_attention(Choice.of("cosformer")) == why
-    assert no_dropout.refuses_attention(Choice.of("cosformer", max_length=9)) is None
-    assert no_dropout.refuses_attention(Choice.of("aft", form="simple")) is None
+    assert no_dropout.refuses_attention(AttentionChoice.of("cosformer")) == why
+    assert no_dropout.refuses_attention(AttentionChoice.of("cosformer", max_length=9)) is None
+    assert no_dropout.refuses_attention(AttentionChoice.of("aft", form="simple")) is None
 
 
 @pytest.fixture(scope="module")
@@ -132,8 +137,8 @@ def run(tmp_path_factory) -> Path:
 def test_run_keeps_its_kinds_and_writes_the_same_with_a_cache_as_without(run: Path) -> None:
     opened = open_checkpoint(run / "whole", device="cpu")
     choices = (
-        Choice.of("aft", rank=4, causal=True, max_length=64),
-        Choice.of("cosformer", causal=True, max_length=64),
+        AttentionChoice.of("aft", rank=4, causal=True, max_length=64),
+        AttentionChoice.of("cosformer", causal=True, max_length=64),
     )
     assert opened.part.config.attention == choices  # written out, nothing is null any more
     greedy = Settings(max_new_tokens=6, min_new_tokens=6)

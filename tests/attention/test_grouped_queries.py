@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
 from tests._attention import SETTINGS, TILED, attend_of, fields_of
@@ -17,11 +17,11 @@ from tests.parts.grouped.model import Model
 HEADS, KEY_HEADS, WIDTH = 6, 3, 8
 LENGTHS = [5, 1, 17, 9]
 CASES = {
-    "causal": Choice.of("causal"),
-    "a learned bias": Choice.of("cpm_ant", **SETTINGS),
-    "ranges": Choice.of("strided", stride=4),
-    "groups of heads": Choice.of("strided", stride=4, pattern="split"),
-    "own computation": Choice.of("linear"),
+    "causal": AttentionChoice.of("causal"),
+    "a learned bias": AttentionChoice.of("cpm_ant", **SETTINGS),
+    "ranges": AttentionChoice.of("strided", stride=4),
+    "groups of heads": AttentionChoice.of("strided", stride=4, pattern="split"),
+    "own computation": AttentionChoice.of("linear"),
 }
 BACKENDS = ["reference", "sdpa", "cpu_flash", "sparse", TILED]
 
@@ -33,7 +33,7 @@ def _inputs(total: int, key_heads: int = KEY_HEADS, dtype=torch.float64):
     return [x.clone().requires_grad_() for x in (q, k, v)]
 
 
-def _attend(choice: Choice, layout: Layout, key_heads: int | None, backend="auto", **more):
+def _attend(choice: AttentionChoice, layout: Layout, key_heads: int | None, backend="auto", **more):
     learned = choice.tensors(HEADS, WIDTH)
     draw = torch.Generator().manual_seed(1)
     options = {"dtype": torch.float64, "training": True} | more

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from nlpkit import attention, recipe, registry
 from nlpkit.attention.backends import cpu_flash, flash, flex, varlen
-from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.attention.choice import AttentionChoice, load_kind
 from nlpkit.attention.forms.buckets import bucket
 from nlpkit.attention.kinds import cpm_ant
 from nlpkit.checkpoints import changes
@@ -93,7 +93,7 @@ def test_cpm_ant_attention_equals_transformers(backend):
         torch.tensor([length]),
     )
     layout = Layout.of([length]).with_fields(fields)
-    assert torch.equal(attention.dense_mask(Choice.of("cpm_ant"), layout), mask[0])
+    assert torch.equal(attention.dense_mask(AttentionChoice.of("cpm_ant"), layout), mask[0])
     hidden = torch.randn(1, length, 24)
     expected, _ = layer(hidden, hidden, mask, bias)
 
@@ -159,7 +159,7 @@ def test_attention_cpm_ant_pairs_are_the_mean_over_all_shares_of_context():
     for context in range(n + 1):
         fields = fields_of([n]) | {"context": torch.arange(n) < context}
         mask = attention.dense_mask(
-            Choice.of("cpm_ant", **SETTINGS), Layout.of([n]).with_fields(fields)
+            AttentionChoice.of("cpm_ant", **SETTINGS), Layout.of([n]).with_fields(fields)
         )
         seen.append(float(mask.sum()))
     assert cpm_ant.pairs(config, [n]) == pytest.approx(sum(seen) / len(seen), rel=0.02)
@@ -274,9 +274,11 @@ def test_dense_mask_two_documents_equals_drawing():
         "position": torch.tensor([0, 1, 2, 0, 1]),
     }
     drawing = ["x.x..", "xxx..", "x.x..", "...x.", "...xx"]
-    mask = attention.dense_mask(Choice.of("cpm_ant"), Layout.of([3, 2]).with_fields(fields))
+    mask = attention.dense_mask(
+        AttentionChoice.of("cpm_ant"), Layout.of([3, 2]).with_fields(fields)
+    )
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
-    causal = attention.dense_mask(Choice.of("causal"), Layout.of([2, 1]))
+    causal = attention.dense_mask(AttentionChoice.of("causal"), Layout.of([2, 1]))
     assert causal.tolist() == [[True, False, False], [True, True, False], [False, False, True]]
 
 
@@ -293,7 +295,7 @@ def test_attention_every_file_of_the_folders_keeps_the_contract():
         assert kind.SORT_FIRST is None or kind.SORT_FIRST in kind.FIELDS
         lengths = [4, 3]
         mask = attention.dense_mask(
-            Choice.of(name), Layout.of(lengths).with_fields(fields_of(lengths))
+            AttentionChoice.of(name), Layout.of(lengths).with_fields(fields_of(lengths))
         )
         assert mask.shape == (7, 7)
         assert not mask[:4, 4:].any()

@@ -12,7 +12,7 @@ import torch
 from nlpkit import attention
 from nlpkit.attention.backends import flash, varlen
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.attention.choice import AttentionChoice, load_kind
 from nlpkit.attention.kernels.tiles import Tiling
 from nlpkit.attention.kinds import local_window
 from nlpkit.contracts.request import Layout, Request
@@ -26,7 +26,7 @@ def _prepare(
     window: int, layout: Layout, backend: str = "auto", causal: bool = True, **more
 ) -> attention.Attend:
     return attend_of(
-        Choice.of("local_window", window=window, causal=causal), layout,
+        AttentionChoice.of("local_window", window=window, causal=causal), layout,
         heads=HEADS, head_dim=WIDTH,
         dtype=torch.float32, device="cpu", training="cache" not in more, backend=backend, **more,
     )  # fmt: skip
@@ -48,13 +48,13 @@ def _request(
 
 
 def test_window_mask_equals_drawing() -> None:
-    mask = attention.dense_mask(Choice.of("local_window", window=3), Layout.of([5, 2]))
+    mask = attention.dense_mask(AttentionChoice.of("local_window", window=3), Layout.of([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
 
 def test_window_to_both_sides_is_seen_and_goes_to_fused_kernels() -> None:
-    choice = Choice.of("local_window", window=2, causal=False)
+    choice = AttentionChoice.of("local_window", window=2, causal=False)
     assert choice.visibility == "bidirectional"
     mask = attention.dense_mask(choice, Layout.of([5, 2]))
     drawing = ["xx.....", "xxx....", ".xxx...", "..xxx..", "...xx..", ".....xx", ".....xx"]
@@ -65,7 +65,7 @@ def test_window_to_both_sides_is_seen_and_goes_to_fused_kernels() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("window", [1, 3, 7, 100])
 def test_window_pairs_are_those_of_the_mask(window: int, causal: bool) -> None:
-    choice, lengths = Choice.of("local_window", window=window, causal=causal), [12, 1, 7]
+    choice, lengths = AttentionChoice.of("local_window", window=window, causal=causal), [12, 1, 7]
     mask = attention.dense_mask(choice, Layout.of(lengths))
     assert local_window.pairs(choice.config, lengths) == mask.sum()
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from nlpkit import attention, recipe
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import CustomKind, ParamSpec
 from nlpkit.contracts.request import Layout
@@ -43,7 +43,7 @@ ALTERNATING = f"attention: {{layers: [{{kind: causal}}, {{kind: {WINDOW}, window
 RECIPES = {"alternating": ALTERNATING, "linear": f"attention: {{kind: {LINEAR}}}"}
 
 
-def _model(*choices: Choice) -> Model:
+def _model(*choices: AttentionChoice) -> Model:
     torch.manual_seed(0)
     config = Config(**SIZES, embedding_dropout=0, attention_dropout=0, residual_dropout=0)
     return Model(config.model_copy(update={"attention": choices}), 50).eval()
@@ -60,14 +60,14 @@ def _grown(model: Model, ids: torch.Tensor, first: int) -> torch.Tensor:
 @pytest.mark.parametrize(
     "choices",
     [
-        (Choice.of("causal"), Choice.of(WINDOW, window=3)),
-        (Choice.of(WINDOW, window=2), Choice.of(WINDOW, window=5)),
-        (Choice.of(LINEAR),),
-        (Choice.of(LINEAR), Choice.of("causal"), Choice.of(WINDOW)),
+        (AttentionChoice.of("causal"), AttentionChoice.of(WINDOW, window=3)),
+        (AttentionChoice.of(WINDOW, window=2), AttentionChoice.of(WINDOW, window=5)),
+        (AttentionChoice.of(LINEAR),),
+        (AttentionChoice.of(LINEAR), AttentionChoice.of("causal"), AttentionChoice.of(WINDOW)),
     ],
     ids=["two kinds", "one kind, two settings", "no mask", "three kinds"],
 )
-def test_generation_with_a_cache_equals_without(choices: tuple[Choice, ...]) -> None:
+def test_generation_with_a_cache_equals_without(choices: tuple[AttentionChoice, ...]) -> None:
     model = _model(*choices)
     ids = torch.randint(50, (20,), generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -79,7 +79,11 @@ def test_generation_with_a_cache_equals_without(choices: tuple[Choice, ...]) -> 
 
 
 def test_cache_of_several_kinds_is_selected_and_appended_in_all_of_them() -> None:
-    model = _model(Choice.of(LINEAR), Choice.of("causal"), Choice.of(WINDOW, window=3))
+    model = _model(
+        AttentionChoice.of(LINEAR),
+        AttentionChoice.of("causal"),
+        AttentionChoice.of(WINDOW, window=3),
+    )
     draw = torch.Generator().manual_seed(2)
     texts = [torch.randint(50, (n,), generator=draw) for n in (12, 12, 12)]
     with torch.no_grad():
@@ -96,7 +100,7 @@ def test_cache_of_several_kinds_is_selected_and_appended_in_all_of_them() -> Non
 
 
 def test_window_is_the_dense_formula_and_counts_its_pairs() -> None:
-    choice = Choice.of(WINDOW, window=3)
+    choice = AttentionChoice.of(WINDOW, window=3)
     mask = attention.dense_mask(choice, Layout.of([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
@@ -107,12 +111,12 @@ def test_linear_attention_equals_its_dense_form() -> None:
     # Katharopoulos et al. 2020, eq. 8-9: weights phi(q) phi(k), normed over what is seen.
     q, k, v = torch.randn(3, 9, 2, 4, generator=torch.Generator().manual_seed(3)).double()
     attend = attend_of(
-        Choice.of(LINEAR), Layout.of([6, 3]), heads=2, head_dim=4, dtype=q.dtype,
+        AttentionChoice.of(LINEAR), Layout.of([6, 3]), heads=2, head_dim=4, dtype=q.dtype,
         device="cpu", training=True,
     )  # fmt: skip
     phi = [torch.nn.functional.elu(x) + 1 for x in (q, k)]
     weights = torch.einsum("qhd,khd->hqk", *phi)
-    weights = weights * attention.dense_mask(Choice.of("causal"), Layout.of([6, 3]))
+    weights = weights * attention.dense_mask(AttentionChoice.of("causal"), Layout.of([6, 3]))
     expected = torch.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdim=True), v)
     torch.testing.assert_close(attend(q, k, v), expected)
     assert attend.reason == f"{LINEAR} has its own computation"
@@ -126,8 +130,8 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
     q = torch.randn(8, 2, 4, generator=draw)
     k, v = torch.randn(2, 14, 2, 4, generator=draw)
     attend = attend_of(
-        Choice.of("full"), Layout.of(lengths), keys=Layout.of(sources), heads=2, head_dim=4,
-        dtype=q.dtype, device="cpu", training=True, backend=backend,
+        AttentionChoice.of("full"), Layout.of(lengths), keys=Layout.of(sources), heads=2,
+        head_dim=4, dtype=q.dtype, device="cpu", training=True, backend=backend,
     )  # fmt: skip
     out = attend(q, k, v)
     parts = zip(q.split(lengths), k.split(sources), v.split(sources), strict=True)
@@ -141,7 +145,7 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
 def test_cross_attention_of_a_backend_that_cannot_is_refused() -> None:
     with pytest.raises(Unsupported, match="cpu_flash cannot do kind full: keys of other sequences"):
         attend_of(
-            Choice.of("full"), Layout.of([2]), keys=Layout.of([3]), heads=1, head_dim=4,
+            AttentionChoice.of("full"), Layout.of([2]), keys=Layout.of([3]), heads=1, head_dim=4,
             dtype=torch.float32, device="cpu", training=True, backend="cpu_flash",
         )  # fmt: skip
 
@@ -171,7 +175,7 @@ def test_learned_tensors_of_a_kind_are_the_layers_own_and_get_gradients(monkeypa
         "load",
         lambda folder, name: _Scaled() if name == "x.y" else real(folder, name),
     )
-    model = _model(Choice.of("causal"), Choice.of("x.y"))
+    model = _model(AttentionChoice.of("causal"), AttentionChoice.of("x.y"))
     names = [name for name, _ in model.named_parameters() if "attention_tensors" in name]
     assert names == ["attention_tensors.layer_1_scale", "attention_tensors.layer_3_scale"]
     states = model((3,), torch.tensor([1, 2, 3]))
@@ -250,7 +254,7 @@ def test_attention_that_does_not_fit_is_named_with_its_line(tmp_path, written, s
 
 
 def test_a_window_of_one_sees_nothing_before_it() -> None:
-    model = _model(Choice.of(WINDOW, window=1))
+    model = _model(AttentionChoice.of(WINDOW, window=1))
     ids = torch.tensor([5, 6, 7, 8])
     with torch.no_grad():
         one = model((4,), ids)[3]
@@ -259,7 +263,7 @@ def test_a_window_of_one_sees_nothing_before_it() -> None:
 
 
 def test_kind_that_is_causal_without_its_field_counts_as_causal() -> None:
-    choice, causal = Choice.of("tests.parts.hybrid"), Choice.of("causal")
+    choice, causal = AttentionChoice.of("tests.parts.hybrid"), AttentionChoice.of("causal")
     assert choice.visibility == "causal"
     layout = Layout.of([3, 2])
     assert torch.equal(attention.dense_mask(choice, layout), attention.dense_mask(causal, layout))
@@ -278,4 +282,4 @@ def test_kind_that_is_causal_without_its_field_counts_as_causal() -> None:
         torch.testing.assert_close(_grown(model, ids, 4), plain((9,), ids), atol=2e-6, rtol=1e-5)
     assert model.config.causal
     assert model.config.has_default_attention
-    assert not _model(Choice.of(WINDOW)).config.has_default_attention
+    assert not _model(AttentionChoice.of(WINDOW)).config.has_default_attention

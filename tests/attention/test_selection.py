@@ -13,7 +13,7 @@ import torch
 
 from nlpkit import attention, registry
 from nlpkit.attention.backends import flex
-from nlpkit.attention.choice import Choice, load_kind
+from nlpkit.attention.choice import AttentionChoice, load_kind
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
 from tests._attention import KIND_SETTINGS, TILED, attend_of
@@ -59,7 +59,7 @@ class _Machine:
         self._patch.setitem(sys.modules, "flash_attn", package)
         self._patch.setattr(flex, "_has_triton", lambda: triton)
         self._patch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-        choice = Choice.of(kind, **KIND_SETTINGS.get(kind, {}))
+        choice = AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {}))
         options = {"heads": 2, "head_dim": 32, "training": True} | options
         learned = choice.module.tensors(choice.config, options["heads"], options["head_dim"])
         fields = {name: torch.zeros(sum(lengths)) for name in choice.module.FIELDS}

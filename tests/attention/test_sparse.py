@@ -12,7 +12,7 @@ import torch
 
 from nlpkit import attention, recipe
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.kernels.cuts import make_cuts
 from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import RecipeError, Unsupported
@@ -24,20 +24,24 @@ HEADS = 4
 BACKENDS = ["sparse", "sdpa", "cpu_flash", TILED]
 RAGGED = [5, 1, 17, 2, 33, 9]
 CHOICES = [
-    *(Choice.of("strided", stride=s, pattern=p) for s in (1, 4) for p in ("sa1", "sa2", "both")),
-    *(Choice.of("fixed", stride=6, summary=2, pattern=p) for p in ("fa1", "fa2", "both")),
-    Choice.of("fixed", stride=4, summary=4),
-    *(Choice.of("block_local", block=b, causal=c) for b in (1, 7) for c in (True, False)),
-    *(Choice.of("group", groups=g) for g in (2, 3, 8)),
+    *(
+        AttentionChoice.of("strided", stride=s, pattern=p)
+        for s in (1, 4)
+        for p in ("sa1", "sa2", "both")
+    ),
+    *(AttentionChoice.of("fixed", stride=6, summary=2, pattern=p) for p in ("fa1", "fa2", "both")),
+    AttentionChoice.of("fixed", stride=4, summary=4),
+    *(AttentionChoice.of("block_local", block=b, causal=c) for b in (1, 7) for c in (True, False)),
+    *(AttentionChoice.of("group", groups=g) for g in (2, 3, 8)),
 ]  # fmt: skip
 SPLIT = [
-    Choice.of("strided", stride=4, pattern="split"),
-    Choice.of("fixed", stride=6, summary=2, pattern="split"),
+    AttentionChoice.of("strided", stride=4, pattern="split"),
+    AttentionChoice.of("fixed", stride=6, summary=2, pattern="split"),
 ]
 
 
 def _name(value):
-    if isinstance(value, Choice):
+    if isinstance(value, AttentionChoice):
         return "-".join([value.kind, *(str(setting) for _, setting in value.config)])
     return str(value)
 
@@ -113,13 +117,13 @@ def test_mask_is_the_formula_and_pairs_count_it(choice) -> None:
 
 def test_masks_equal_drawings() -> None:
     drawings = {
-        Choice.of("strided", stride=3, pattern="sa2"):
+        AttentionChoice.of("strided", stride=3, pattern="sa2"):
             ["x......", ".x.....", "..x....", "x..x...", ".x..x..", "..x..x.", "x..x..x"],
-        Choice.of("fixed", stride=3, summary=1):
+        AttentionChoice.of("fixed", stride=3, summary=1):
             ["x......", "xx.....", "xxx....", "..xx...", "..xxx..", "..xxxx.", "..x..xx"],
-        Choice.of("block_local", block=3, causal=False):
+        AttentionChoice.of("block_local", block=3, causal=False):
             ["xxx....", "xxx....", "xxx....", "...xxx.", "...xxx.", "...xxx.", "......x"],
-        Choice.of("group", groups=3):
+        AttentionChoice.of("group", groups=3):
             ["...xxx.", "...xxx.", "...xxx.", "......x", "......x", "......x", "xxx...."],
     }  # fmt: skip
     for choice, drawing in drawings.items():
@@ -129,9 +133,9 @@ def test_masks_equal_drawings() -> None:
 
 def test_group_whose_padding_would_be_a_whole_part_sees_a_part_with_tokens() -> None:
     # 5 tokens in 4 parts of 2: the fourth would be padding, so the third part sees the first.
-    mask = attention.dense_mask(Choice.of("group", groups=4), Layout.of([5]))
+    mask = attention.dense_mask(AttentionChoice.of("group", groups=4), Layout.of([5]))
     assert mask[4].tolist() == [True, True, False, False, False]
-    assert attention.dense_mask(Choice.of("group"), Layout.of([1])).item()
+    assert attention.dense_mask(AttentionChoice.of("group"), Layout.of([1])).item()
 
 
 @pytest.mark.parametrize("choice", SPLIT, ids=_name)
@@ -181,10 +185,12 @@ def test_sparse_equals_reference_over_random_packs_and_settings(seed) -> None:
     rng = random.Random(seed)
     stride = rng.choice([1, 3, 16, 64, 100, 200])
     choice = [
-        Choice.of("strided", stride=stride, pattern=rng.choice(["sa1", "sa2", "both", "split"])),
-        Choice.of("fixed", stride=stride, summary=rng.randint(1, stride)),
-        Choice.of("block_local", block=stride, causal=rng.random() < 0.5),
-        Choice.of("group", groups=rng.randint(2, 9)),
+        AttentionChoice.of(
+            "strided", stride=stride, pattern=rng.choice(["sa1", "sa2", "both", "split"])
+        ),
+        AttentionChoice.of("fixed", stride=stride, summary=rng.randint(1, stride)),
+        AttentionChoice.of("block_local", block=stride, causal=rng.random() < 0.5),
+        AttentionChoice.of("group", groups=rng.randint(2, 9)),
     ][seed % 4]
     lengths = [rng.choice([1, 2, 30, 130, 260, 300]) for _ in range(rng.randint(1, 4))]
     qkv, grad = _inputs(sum(lengths), seed)
@@ -199,7 +205,7 @@ def test_sparse_equals_reference_over_random_packs_and_settings(seed) -> None:
 
 def test_sparse_splits_long_ranges_of_keys(monkeypatch) -> None:
     monkeypatch.setattr("nlpkit.attention.kernels.cuts._KEYS", 48)
-    choice = Choice.of("fixed", stride=128, summary=40)
+    choice = AttentionChoice.of("fixed", stride=128, summary=40)
     qkv, grad = _inputs(700)
     found, expected = (
         _with_gradients(_prepare(choice, Layout.of([600, 100]), name)(*qkv), qkv, grad)
@@ -230,7 +236,7 @@ def test_sparse_passes_gradcheck(choice, dropout) -> None:
 def test_sparse_in_bfloat16_is_the_reference_of_the_same_inputs() -> None:
     qkv, grad = _inputs(sum(RAGGED))
     half = [x.detach().bfloat16().requires_grad_() for x in qkv]
-    layout, choice = Layout.of(RAGGED), Choice.of("strided", stride=4)
+    layout, choice = Layout.of(RAGGED), AttentionChoice.of("strided", stride=4)
     found, expected = (
         _with_gradients(_prepare(choice, layout, n, dtype=torch.bfloat16)(*half), half, grad)
         for n in ("sparse", "reference")
@@ -296,12 +302,12 @@ def _request(choice, layout, **changes) -> Request:
     ("choice", "most"),
     [
         # A class of positions is a triangle of 64 tokens: 64 keys a row instead of 32.5.
-        (Choice.of("strided", stride=128, pattern="sa2"), 2.0),
+        (AttentionChoice.of("strided", stride=128, pattern="sa2"), 2.0),
         # Blocks of 64 rows see the window and 63 tokens more.
-        (Choice.of("strided", stride=430, pattern="sa1"), 1.2),
-        (Choice.of("fixed", stride=128, summary=12), 1.4),
-        (Choice.of("block_local", block=256), 1.5),
-        (Choice.of("group", groups=20), 1.1),
+        (AttentionChoice.of("strided", stride=430, pattern="sa1"), 1.2),
+        (AttentionChoice.of("fixed", stride=128, summary=12), 1.4),
+        (AttentionChoice.of("block_local", block=256), 1.5),
+        (AttentionChoice.of("group", groups=20), 1.1),
     ],
     ids=_name,
 )  # fmt: skip
@@ -319,16 +325,16 @@ def test_sparse_computes_few_pairs_that_are_hidden(choice, most) -> None:
 def test_auto_takes_sparse_on_cpus_and_windows_go_to_fused_kernels() -> None:
     layout = Layout.of([9])
     assert all(_prepare(choice, layout).reason == "sparse" for choice in CHOICES)
-    assert _prepare(Choice.of("local_window"), layout).backend == "cpu_flash"  # as it was
-    window = Choice.of("strided", stride=5, pattern="sa1")
+    assert _prepare(AttentionChoice.of("local_window"), layout).backend == "cpu_flash"  # as it was
+    window = AttentionChoice.of("strided", stride=5, pattern="sa1")
     assert _request(window, layout).window == (4, 0)
-    assert _request(Choice.of("strided", stride=5), layout).window is None
+    assert _request(AttentionChoice.of("strided", stride=5), layout).window is None
 
 
 def test_sparse_refuses_with_the_reason() -> None:
     layout = Layout.of([3])
     with pytest.raises(Unsupported, match="sparse cannot do kind full: its mask is not made of"):
-        _prepare(Choice.of("full"), layout, "sparse")
+        _prepare(AttentionChoice.of("full"), layout, "sparse")
     with pytest.raises(Unsupported, match="flash cannot do kind strided: a mask that is neither"):
         _prepare(SPLIT[0].head_groups[1], layout, "flash")
 
@@ -412,11 +418,13 @@ def _model(*choices) -> Model:
     ] + [
         [choice] for choice in SPLIT
     ] + [
-        [Choice.of("strided", stride=4, pattern="sa1"), Choice.of("strided", stride=4,
-                                                                  pattern="sa2")],
+        [AttentionChoice.of("strided", stride=4, pattern=p) for p in ("sa1", "sa2")],
         # The first share of the second layer has the kind and settings of the first layer.
-        [Choice.of("strided", stride=4, pattern="sa1"), SPLIT[0]],
-        [Choice.of("causal"), SPLIT[1], Choice.of("fixed", stride=6, summary=2, pattern="fa2")],
+        [AttentionChoice.of("strided", stride=4, pattern="sa1"), SPLIT[0]],
+        [
+            AttentionChoice.of("causal"), SPLIT[1],
+            AttentionChoice.of("fixed", stride=6, summary=2, pattern="fa2"),
+        ],
     ],
     ids=lambda choices: "+".join(map(_name, choices)),
 )  # fmt: skip
@@ -448,11 +456,11 @@ def test_generation_with_a_kind_that_looks_ahead_is_refused(choice) -> None:
 def test_block_local_looks_to_the_side_that_the_family_looks_to() -> None:
     from nlpkit.models import bert
 
-    plain = Choice.of("block_local", block=4)
+    plain = AttentionChoice.of("block_local", block=4)
     (gpt,) = Config(attention=(plain,)).kinds
     (encoder,) = bert.Config(attention=(plain,)).kinds
     assert (gpt.visibility, encoder.visibility) == ("causal", "bidirectional")
-    assert gpt == Choice.of("block_local", block=4, causal=True)
+    assert gpt == AttentionChoice.of("block_local", block=4, causal=True)
 
 
 # --- recipes ---------------------------------------------------------------------------------
@@ -465,7 +473,7 @@ def test_recipes_take_a_kind_from_the_command_line(name, pattern) -> None:
     if name == "gpt3_small":  # has kinds for its layers
         sets = [f"attention.layers=[{{kind: strided, pattern: {pattern}}}]"]
     loaded = recipe.load(name, sets).recipe
-    assert loaded.attention.choices == (Choice.of("strided", pattern=pattern),)
+    assert loaded.attention.choices == (AttentionChoice.of("strided", pattern=pattern),)
 
 
 @pytest.mark.parametrize(

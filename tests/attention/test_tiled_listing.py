@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nlpkit import attention
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from tests._attention import TILED, attend_of
 from tests.parts import tiled
 
@@ -34,8 +34,8 @@ class _Largest(TorchDispatchMode):
 
 def _attend(kind: str, lengths: list[int], backend: str, **sizes: int) -> attention.Attend:
     return attend_of(
-        Choice.of(kind), attention.layout_of(lengths, "cpu"), dtype=torch.float32, device="cpu",
-        training=True, backend=backend, **sizes,
+        AttentionChoice.of(kind), attention.layout_of(lengths, "cpu"), dtype=torch.float32,
+        device="cpu", training=True, backend=backend, **sizes,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from tests._attention import attend_of
 
@@ -36,7 +36,7 @@ def _attend(
 ):
     table = _table(kind)
     return attend_of(
-        Choice.of(kind, **CASES[kind]),
+        AttentionChoice.of(kind, **CASES[kind]),
         attention.layout_of(lengths, "cpu", cache),
         fields=fields,
         heads=HEADS,
@@ -208,7 +208,7 @@ def test_cache_unequal_numbers_of_new_tokens_are_refused() -> None:
 def test_cache_of_full_attention_or_in_training_is_refused() -> None:
     def prepare(kind: str, training: bool) -> None:
         attend_of(
-            Choice.of(kind), Layout.of([3]), heads=1, head_dim=4, dtype=torch.float32,
+            AttentionChoice.of(kind), Layout.of([3]), heads=1, head_dim=4, dtype=torch.float32,
             device="cpu", training=training, cache=Cache(),
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.evaluate import likelihood as scores
 from nlpkit.evaluate.likelihood import Likelihood
 from nlpkit.models import families
@@ -53,13 +53,13 @@ def test_states_of_rows_are_those_of_the_whole_pack(name: str, rows: list[int]) 
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice.of("group", groups=3),
-        Choice.of("block_local", block=4),
-        Choice.of("relative_bias", num_buckets=8, max_distance=10),
+        AttentionChoice.of("group", groups=3),
+        AttentionChoice.of("block_local", block=4),
+        AttentionChoice.of("relative_bias", num_buckets=8, max_distance=10),
     ],
     ids=lambda choice: choice.kind,
 )
-def test_rows_have_their_own_place_in_attention_that_reads_it(choice: Choice) -> None:
+def test_rows_have_their_own_place_in_attention_that_reads_it(choice: AttentionChoice) -> None:
     model = _model("bert", attention=(choice,))
     index = torch.tensor([1, 7, 8, 10, 12, 15, 24])
     with torch.no_grad():
@@ -69,7 +69,7 @@ def test_rows_have_their_own_place_in_attention_that_reads_it(choice: Choice) ->
 
 
 def test_rows_have_their_own_range_in_attention_that_reads_fields() -> None:
-    model = _model("bert", attention=(Choice.of("seen_range"),))
+    model = _model("bert", attention=(AttentionChoice.of("seen_range"),))
     position = torch.cat([torch.arange(n) for n in oracle.LENGTHS])
     ranges = {"first": torch.zeros_like(position), "last": position}  # what is to the left
     index = torch.tensor([0, 4, 11, 12, 18])
@@ -80,7 +80,7 @@ def test_rows_have_their_own_range_in_attention_that_reads_fields() -> None:
 
 
 def test_without_ranges_a_token_sees_its_whole_sequence() -> None:
-    model, plain = _model("bert", attention=(Choice.of("seen_range"),)), _model("bert")
+    model, plain = _model("bert", attention=(AttentionChoice.of("seen_range"),)), _model("bert")
     plain.load_state_dict(model.state_dict())
     with torch.no_grad():
         found = model(oracle.LENGTHS, **_inputs(model))
@@ -138,7 +138,7 @@ def test_scores_of_texts_are_those_of_all_states(
     "kind", ["causal", "fixed", "local_window", "relative_bias_causal", "strided"]
 )
 def test_states_that_continue_a_cache_are_those_of_the_whole(family: str, kind: str) -> None:
-    model = _model(family, attention=(Choice.of(kind, **KIND_SETTINGS.get(kind, {})),))
+    model = _model(family, attention=(AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {})),))
     ids = torch.randint(3, 40, (2, 9))
     with torch.no_grad():
         whole = model([9, 9], ids.flatten()).view(2, 9, -1)

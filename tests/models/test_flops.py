@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.models import families
 from nlpkit.models.flops import step_flops
 
@@ -25,7 +25,7 @@ def _products(
 def test_decoder_counts_weights_pairs_and_output() -> None:
     assert _products("gpt2", [5], 4) == 5 * 3 * LAYER + 3 * 2 * C * PAIRS + 4 * V * C
     # Layers 0 and 2 see 15 pairs, layer 1 sees 9.
-    banded = (Choice.of("causal"), Choice.of("local_window", window=2))
+    banded = (AttentionChoice.of("causal"), AttentionChoice.of("local_window", window=2))
     found = _products("gpt2", [5], 0, attention=banded)
     assert found == 5 * 3 * LAYER + 2 * C * (15 + 9 + 15)
     # A gated layer has 3 matrices; CPM-Ant's own attention counts two thirds of the pairs.

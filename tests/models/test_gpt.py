@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, OpenAIGPTConfig, OpenAIGPTLMHeadModel, OpenAIGPTModel
 
 from nlpkit import attention, recipe
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.kinds import causal
 from nlpkit.checkpoints import hf_layout, hf_writing
 from nlpkit.contracts.request import Layout
@@ -214,7 +214,7 @@ def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(bac
 
     def build(rate: float) -> attention.Attend:
         return attend_of(
-            Choice.of("causal"), Layout.of(lengths), heads=2, head_dim=8, dtype=q.dtype,
+            AttentionChoice.of("causal"), Layout.of(lengths), heads=2, head_dim=8, dtype=q.dtype,
             device="cpu", training=True, dropout=rate, backend=backend,
         )  # fmt: skip
 

@@ -16,7 +16,7 @@ from transformers import (
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.contracts.request import Layout
@@ -228,7 +228,7 @@ def test_default_sizes_give_the_papers_parameters() -> None:
     assert sum(p.numel() for p in model.parameters()) == 124_439_808
 
 
-GPT3 = (Choice.of("causal"), Choice.of("local_window", window=5))
+GPT3 = (AttentionChoice.of("causal"), AttentionChoice.of("local_window", window=5))
 
 
 def test_gpt3s_layers_equal_transformers_with_a_mask_in_every_second_layer() -> None:
@@ -310,4 +310,7 @@ def test_run_of_gpt3_keeps_its_kinds_and_is_not_taken_for_a_gpt2(tmp_path) -> No
     checkpoint = _tiny.pretrain(path, tmp_path / "run")
     assert json.loads((checkpoint / "config.json").read_text())["model_type"] == "nlpkit-gpt2"
     opened = open_checkpoint(checkpoint).model
-    assert opened.config.kinds == (Choice.of("causal"), Choice.of("local_window", window=8))
+    assert opened.config.kinds == (
+        AttentionChoice.of("causal"),
+        AttentionChoice.of("local_window", window=8),
+    )

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.batch import Batch, Loss, Marked
 from nlpkit.data.items import Row
 from nlpkit.data.pack import collate
@@ -20,7 +20,7 @@ from tests._letters import Letters
 from tests._losses import all_states
 
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 512}
-RANGES = {"attention": (Choice.of("seen_range"),)}
+RANGES = {"attention": (AttentionChoice.of("seen_range"),)}
 # The family with its other settings; the objectives of the list with theirs.
 CASES: dict[str, tuple[str, dict, dict[str, dict]]] = {
     "mlm": ("bert", {}, {"mlm": {}}),

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nlpkit import attention, recipe
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Layout
 from nlpkit.data.pack import collate
@@ -18,7 +18,7 @@ from nlpkit.recipe.fit import missing_needs
 from tests._masked import bound_of, document, marked, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
-RANGE = (Choice.of("seen_range"),)
+RANGE = (AttentionChoice.of("seen_range"),)
 CONFIG = bert.Config(**SIZES, type_vocab_size=6).model_copy(update={"attention": RANGE})
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit import registry
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.optimizer import Group
 from nlpkit.errors import Unsupported
 from nlpkit.models import families, lora
@@ -141,8 +141,8 @@ def test_attention_of_a_recurrent_decoder_has_matrices_and_vectors() -> None:
 
 
 def test_learned_tensors_of_attention_are_no_matrices() -> None:
-    aft = Choice.of("aft")
-    aft = Choice(kind=aft.kind, config=aft.config.model_copy(update={"max_length": 8}))
+    aft = AttentionChoice.of("aft")
+    aft = AttentionChoice(kind=aft.kind, config=aft.config.model_copy(update={"max_length": 8}))
     model = _outline("gpt2", attention=(aft,))
     learned = [name for name, _ in model.named_parameters() if "attention_tensors" in name]
     assert learned

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Size
 from nlpkit.models.config import ModelConfig, check_heads
 
@@ -82,12 +82,12 @@ class Config(ModelConfig):
         return self.dropout
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """CPM-Ant's attention with the sizes of this model, in all layers."""
         sizes = self.model_dump(include={"num_buckets", "max_distance", "segment_types"})
-        return (Choice.of("cpm_ant", **sizes),)
+        return (AttentionChoice.of("cpm_ant", **sizes),)
 
-    def refuses_attention(self, choice: Choice) -> str | None:
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
         if choice in self.default_attention:
             return None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.compute import compute_dtype
 
@@ -20,7 +20,7 @@ class AttentionTensors(nn.Module):
     The parameters are called `shared_KIND_NAME` and `layer_NUMBER_NAME`; KIND is a number from 0.
     """
 
-    def __init__(self, choices: Sequence[Choice], layers: int, heads: int, head_dim: int):
+    def __init__(self, choices: Sequence[AttentionChoice], layers: int, heads: int, head_dim: int):
         super().__init__()
         self.choices = tuple(dict.fromkeys(choices))
         self.of_layers = [choices[layer % len(choices)] for layer in range(layers)]
@@ -32,12 +32,12 @@ class AttentionTensors(nn.Module):
                     values = torch.empty(tensor.shape).normal_(std=tensor.std)
                     self.register_parameter(full, nn.Parameter(values))
 
-    def _name(self, owner: Choice | int, name: str) -> str:
+    def _name(self, owner: AttentionChoice | int, name: str) -> str:
         if isinstance(owner, int):
             return f"layer_{owner}_{name}"
         return f"shared_{self.choices.index(owner)}_{name}"
 
-    def of(self, owner: Choice | int) -> dict[str, Tensor]:
+    def of(self, owner: AttentionChoice | int) -> dict[str, Tensor]:
         """Return the tensors that all layers of a kind share, or the tensors of one layer."""
         prefix = self._name(owner, "")
         return {

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
@@ -48,9 +48,9 @@ class PostNormConfig(ModelConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token sees all tokens of its sequence."""
-        return (Choice.of("full"),)
+        return (AttentionChoice.of("full"),)
 
 
 class EncoderConfig(PostNormConfig):
@@ -91,7 +91,7 @@ class EncoderDecoderConfig(ModelConfig):
         """The layers of the encoder."""
         return self.encoder_layers or self.num_layers
 
-    def refuses_attention(self, choice: Choice) -> str | None:
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""
         if choice.visibility != "causal":
             return "the decoder needs a kind that sees nothing to the right"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
@@ -24,7 +24,7 @@ from nlpkit.models.layers.packs import last_states, layout_within
 from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
 
-CROSS = Choice.of("full")  # a token of a target sees its whole source
+CROSS = AttentionChoice.of("full")  # a token of a target sees its whole source
 
 
 class Attention(nn.Module):
@@ -69,7 +69,7 @@ class EncoderDecoder(OutputHead):
         *,
         block: Callable[[bool], nn.Module],
         norm: Callable[[], nn.Module],
-        own: Choice,
+        own: AttentionChoice,
     ):
         super().__init__()
         self.config, self.vocab_size, self.backend = config, vocab_size, backend

@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import ModelConfig, check_heads
 
@@ -30,6 +30,6 @@ class GptConfig(ModelConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Causal attention in all layers."""
-        return (Choice.of("causal"),)
+        return (AttentionChoice.of("causal"),)

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
 
@@ -62,14 +62,16 @@ class Config(EncoderDecoderConfig):
         return self.head_dim
 
     @property
-    def encoder_attention(self) -> Choice:
+    def encoder_attention(self) -> AttentionChoice:
         """Each token of the source sees all of them, with a bias for their distance."""
         return self._kind("relative_bias")
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token of the target sees itself and those before it, with a bias."""
         return (self._kind("relative_bias_causal"),)
 
-    def _kind(self, name: str) -> Choice:
-        return Choice.of(name, num_buckets=self.num_buckets, max_distance=self.max_distance)
+    def _kind(self, name: str) -> AttentionChoice:
+        return AttentionChoice.of(
+            name, num_buckets=self.num_buckets, max_distance=self.max_distance
+        )

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
 from nlpkit.models.config import POST_NORM_RATE, SourceVocabulary, check_heads
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
@@ -43,6 +43,6 @@ class Config(EncoderDecoderConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token of the target sees itself and those before it."""
-        return (Choice.of("causal"),)
+        return (AttentionChoice.of("causal"),)

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
@@ -75,7 +75,7 @@ class Model(EncoderDecoder):
             backend,
             block=lambda is_decoder: Block(config, is_decoder),
             norm=nn.Identity,
-            own=Choice.of("full"),
+            own=AttentionChoice.of("full"),
         )
         width, rows = config.hidden_size, config.source_vocab_size
         own = None if rows is None else nn.Parameter(torch.empty(rows, width))

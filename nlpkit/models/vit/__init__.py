@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import ModelConfig, check_heads
 
@@ -98,9 +98,9 @@ class Config(ModelConfig):
         return 1 + self.num_patches
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each patch sees all patches of its image."""
-        return (Choice.of("full"),)
+        return (AttentionChoice.of("full"),)
 
     def for_task(self) -> "Config":
         """Return the settings without the pooler, which transformers' classifier does not have."""

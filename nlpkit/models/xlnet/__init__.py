@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
 
@@ -59,9 +59,9 @@ class Config(ModelConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token sees the tokens of its sequence that are not after it in the order."""
-        return (Choice.of("relative", max_distance=self.max_distance, memory=self.memory),)
+        return (AttentionChoice.of("relative", max_distance=self.max_distance, memory=self.memory),)
 
     @property
     def inputs(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -78,7 +78,7 @@ class Config(ModelConfig):
         """Whether a head scores sequences of two texts: XLNet has none (sec. 2.5)."""
         return False
 
-    def refuses_attention(self, choice: Choice) -> str | None:
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
         if choice.kind != "relative":
             return "only attention relative tells the positions of this family's tokens"

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "bert"  # transformers' name of the family, in config.json
@@ -43,6 +43,6 @@ class Config(ModelConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token sees all tokens of its sequence."""
-        return (Choice.of("full"),)
+        return (AttentionChoice.of("full"),)

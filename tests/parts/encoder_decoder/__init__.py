@@ -2,7 +2,7 @@
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "test-encoder-decoder"
@@ -32,11 +32,11 @@ class Config(ModelConfig):
         return self
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token of the target sees itself and those before it."""
-        return (Choice.of("causal"),)
+        return (AttentionChoice.of("causal"),)
 
-    def refuses_attention(self, choice: Choice) -> str | None:
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the decoder cannot have this kind of attention, or None."""
         if choice.visibility != "causal":
             return "the decoder needs a kind that sees nothing to the right"

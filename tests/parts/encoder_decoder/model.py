@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.attention_tensors import AttentionTensors
@@ -20,7 +20,7 @@ from nlpkit.models.layers.vocabulary_head import TiedHead
 from tests.parts.encoder_decoder import Config
 
 LORA_TARGETS = ("query", "value")
-FULL = Choice.of("full")
+FULL = AttentionChoice.of("full")
 
 
 class Attention(nn.Module):

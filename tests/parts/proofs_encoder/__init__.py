@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.models import gpt
 
 MODEL_TYPE = "proofs-encoder"
@@ -17,6 +17,6 @@ class Config(gpt.Config):
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Each token sees all of its sequence."""
-        return (Choice.of("full"),)
+        return (AttentionChoice.of("full"),)

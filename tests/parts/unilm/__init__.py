@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from nlpkit.attention.choice import Choice
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.models import gpt
 
 MODEL_TYPE = "parts-unilm"
@@ -17,6 +17,6 @@ class Config(gpt.Config):
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "first", "last")
 
     @property
-    def default_attention(self) -> tuple[Choice, ...]:
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
         """The ranges that the objective gives."""
-        return (Choice.of("seen_range"),)
+        return (AttentionChoice.of("seen_range"),)
