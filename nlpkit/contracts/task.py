@@ -14,7 +14,7 @@ import numpy as np
 
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.batch import Batch, Loss, Spans
-from nlpkit.contracts.objective import Objective, TrainedModel
+from nlpkit.contracts.objective import ModelSettings, Objective, TrainedModel
 from nlpkit.contracts.reader import Row
 
 if TYPE_CHECKING:
@@ -50,6 +50,10 @@ class Task(Objective):
     head_kind = "sequence_classification"
     dropout: float = 0.0  # on the input of that layer
     unknown_remark: str = ""  # the source of unknown tokens that are in every row
+
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
+        super().__init__(config, tokenizer, model_config)
+        self.columns = self.named_columns(config)
 
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:

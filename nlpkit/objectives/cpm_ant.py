@@ -17,12 +17,11 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import IGNORE, Field, Spans
+from nlpkit.contracts.batch import Field, Spans
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.examples.soft_prompt import (
     GENERATION_SEGMENT,
     INFILLING_SEGMENT,
-    PROMPT_SEGMENT,
     PromptSettings,
     text_frame,
 )
@@ -59,12 +58,9 @@ class Objective(LabelTargets, TextObjective):
 
     term = "cpm_ant"
     parts = ("infilling", "generation")
-    inputs = ("input_ids", "segment", "position", "context")
+    inputs = tuple(soft_prompt.INPUTS)
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "segment": Field(np.int64),
-        "position": Field(np.int64),
-        "context": Field(np.bool_),
+        **soft_prompt.INPUTS,
         "labels": Field(np.int64),
         "task": Field(np.int64, per="sequence"),  # 0 infilling, 1 generation: index into `parts`
     }
@@ -76,11 +72,9 @@ class Objective(LabelTargets, TextObjective):
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
         self.config = config
         self.prompt_length = model_config.prompt_length
-        self.prompts = (model_config.prompts.infilling, model_config.prompts.generation)
-        self.vocab_size = tokenizer.vocab_size
-        self.soft = tuple(
-            soft_prompt.prompt_ids(number, self.vocab_size, model_config) for number in self.prompts
-        )
+        prompts = model_config.prompts.infilling, model_config.prompts.generation
+        vocab_size = tokenizer.vocab_size
+        self.soft = tuple(soft_prompt.prompt_ids(n, vocab_size, model_config) for n in prompts)
         self.tokenizer = tokenizer
         self.bos_id, self.eos_id = text_frame(tokenizer)
         self.max_piece = config.max_length - self.prompt_length - 2
@@ -95,43 +89,25 @@ class Objective(LabelTargets, TextObjective):
             )
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return pieces of `max_piece` tokens; a last one shorter than `min_piece` is dropped."""
         return cut_documents(lengths, self.max_piece, self.config.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of soft prompt, `<s>`, piece and `</s>`."""
         return pieces + self.prompt_length + 2
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the arrays of `fields`, each (T,) except `task`."""
-        prompt, size = self.prompt_length, len(ids) + 2
+        size = len(ids) + 2
         task = 0 if rng.random() < self.config.infilling_rate else 1
         hidden = rng.integers(1, size)  # n ~ U{1 … size-1}
-        context = np.ones(prompt + size, np.bool_)
+        context = np.ones(size, np.bool_)
         if task == 0:
-            chosen = rng.choice(size - 1, hidden, replace=False) + 1  # never `<s>`
-            context[prompt + chosen] = False
+            context[rng.choice(size - 1, hidden, replace=False) + 1] = False  # never `<s>`
         else:
-            context[prompt + size - hidden :] = False
-
-        input_ids = np.empty(prompt + size, np.int64)
-        input_ids[:prompt] = self.soft[task]
-        input_ids[prompt] = self.bos_id
-        input_ids[prompt + 1 : -1] = ids
-        input_ids[-1] = self.eos_id
-
-        segment = np.full(prompt + size, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task], np.int64)
-        segment[:prompt] = PROMPT_SEGMENT
-        labels = np.full(prompt + size, IGNORE, np.int64)
-        labels[:-1] = np.where(context[1:], IGNORE, input_ids[1:])
-        return {
-            "input_ids": input_ids,
-            "segment": segment,
-            "position": np.arange(prompt + size, dtype=np.int64),
-            "context": context,
-            "labels": labels,
-            "task": np.array(task, np.int64),
-        }
+            context[size - hidden :] = False
+        text = [self.bos_id], ids, [self.eos_id]
+        segment = (INFILLING_SEGMENT, GENERATION_SEGMENT)[task]
+        example = soft_prompt.make_example(self.soft[task], text, context, segment)
+        return example | {"task": np.array(task, np.int64)}
 
     def loss_parts(
         self, batch: Batch, index: torch.Tensor, each: torch.Tensor
@@ -140,9 +116,8 @@ class Objective(LabelTargets, TextObjective):
         task = batch.fields["task"]
         sizes = task.new_tensor(batch.lengths)
         task = task.repeat_interleave(sizes, output_size=sum(batch.lengths))[index]
-        chosen = [task == number for number in range(len(self.parts))]
-        pairs = zip(self.parts, chosen, strict=True)
-        return {name: (each[here].sum(), int(here.sum())) for name, here in pairs}
+        chosen = {name: task == number for number, name in enumerate(self.parts)}
+        return {name: (each[here].sum(), int(here.sum())) for name, here in chosen.items()}
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
@@ -151,22 +126,13 @@ class Objective(LabelTargets, TextObjective):
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return soft prompt, `<s>` and text as context, followed by `new_tokens` slots.
-
-        A text that is too long loses its start.
-        """
+        """See `soft_prompt.continue_text`."""
         return soft_prompt.continue_text(
             self.soft[1], self.bos_id, ids, new_tokens, self.max_length
         )
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
-        """Return soft prompt, `<s>`, text and `</s>` as context, and one slot per blank token.
-
-        A text that is too long loses its start, up to the first blank, then its end.
-
-        Raises:
-            ValueError: the text from the first blank to the last is too long.
-        """
+        """See `soft_prompt.fill_blanks`."""
         frame = (self.bos_id, self.eos_id)
         return soft_prompt.fill_blanks(self.soft[0], frame, parts, blanks, self.max_piece)
 

@@ -23,11 +23,10 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.contracts.task import Item, Question, Task, Wording
+from nlpkit.contracts.task import Item, Question
 from nlpkit.data.lines import kind_of
-from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives.cpm_ant_nlg import TaskSettings, prompt_ids
-from nlpkit.objectives.examples.soft_prompt import GENERATION_SEGMENT, PROMPT_SEGMENT
+from nlpkit.data.template import TextOf, columns
+from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import (
     Choices,
     OptionAs,
@@ -92,26 +91,16 @@ class Config(FrozenConfig):
         return self
 
 
-class Objective(Task):
+class Objective(soft_prompt.PromptTask):
     """Examples and loss of CPM-Ant's choice tasks."""
 
     parts = ("nlu",)
-    inputs = ("input_ids", "segment", "position", "context")
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "segment": Field(np.int64),
-        "position": Field(np.int64),
-        "context": Field(np.bool_),
+        **soft_prompt.INPUTS,
         "option": Field(np.int64, per="sequence"),  # the index of the option in the row
         "label": Field(np.int64, per="sequence"),  # the index of the row's right option
     }
-    needs = ("prompt_length", "prompts", "prompt_types")
     metrics = ("accuracy",)
-
-    @classmethod
-    def wording(cls, config: Config) -> Wording:
-        """Return the input, which an option follows, as in training."""
-        return Wording(as_template(config.input), answer_prefix="", separator="\n")
 
     @classmethod
     def question(cls, config: Config, row: Row) -> Question:
@@ -119,9 +108,10 @@ class Objective(Task):
         options, right = _check_options(config, row)
         return Question(tuple(options), numbers(options), options[right], str(right))
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: TaskSettings):
+    def __init__(
+        self, config: Config, tokenizer: Tokenizer, model_config: soft_prompt.PromptSettings
+    ):
         super().__init__(config, tokenizer, model_config)
-        self.prompt = prompt_ids(config.task_id, tokenizer.vocab_size, model_config)
         self.cue = np.asarray(tokenizer.encode(config.cue), np.int32)
         self.cue_unknown = int((self.cue == tokenizer.unk_id).sum())
         if self.cue_unknown:
@@ -135,13 +125,7 @@ class Objective(Task):
                 "choose a word that is"
             )
         self.answer_id = answer[0]
-        self.max_text = config.max_length - len(self.prompt) - 1 - len(self.cue)
-        if self.max_text < 1:
-            raise ValueError(
-                f"objective.max_length: {config.max_length} leaves no tokens for text after "
-                f"{len(self.prompt)} prompt tokens, <s> and the cue of {len(self.cue)}"
-            )
-        self.columns = self.named_columns(config)
+        self.max_text = self.room(1 + len(self.cue), f"the cue of {len(self.cue)}")
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
@@ -172,23 +156,17 @@ class Objective(Task):
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the concatenated sequences of a row, and the index of the right one."""
-        frame = (self.prompt, [self.tokenizer.bos_id])
-        sequences = [np.concatenate([*frame, part, self.cue]) for part in item.parts]
-        lengths = np.array([len(sequence) for sequence in sequences], np.int64)
-        position = np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
-        segment = np.where(position < len(self.prompt), PROMPT_SEGMENT, GENERATION_SEGMENT)
+        segment = soft_prompt.GENERATION_SEGMENT
+        texts = [np.concatenate([[self.bos_id], part, self.cue]) for part in item.parts]
+        made = [soft_prompt.make_context(self.prompt, text, segment) for text in texts]
         return {
-            "input_ids": np.concatenate(sequences).astype(np.int64),
-            "segment": segment.astype(np.int64),
-            "position": position,
-            "context": np.ones(len(position), np.bool_),
-            "option": np.arange(len(sequences), dtype=np.int64),
-            "label": np.full(len(sequences), item.label, np.int64),
-            LENGTHS: lengths,
+            **{name: np.concatenate([each[name] for each in made]) for name in self.inputs},
+            "option": np.arange(len(made), dtype=np.int64),
+            "label": np.full(len(made), item.label, np.int64),
+            LENGTHS: np.array([len(each["input_ids"]) for each in made], np.int64),
         }
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of rows."""
         return {"nlu": int((batch["option"] == 0).sum())}
 
     def tokens_read(self, batch: Batch) -> torch.Tensor | None:

@@ -21,13 +21,13 @@ from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, Field
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import RowError
-from nlpkit.contracts.task import Item, Question, Task, Wording
+from nlpkit.contracts.task import Item, Wording
 from nlpkit.contracts.tokenizer import Template
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
-from nlpkit.objectives.examples.text import LabelTargets, check_length
-from nlpkit.objectives.tasks.choices import Choices, target_of
-from nlpkit.objectives.tasks.rows import count_cut, shorten
+from nlpkit.objectives.examples.text import check_length
+from nlpkit.objectives.tasks.choices import MEANING, Choices, target_of
+from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
 
 if TYPE_CHECKING:
     from nlpkit.contracts.reader import Row
@@ -46,17 +46,13 @@ class Config(FrozenConfig):
     target: TextOf = Setting(
         "target", description="column of the text to be generated, or a template"
     )
-    choices: Choices | None = Setting(
-        None,
-        description="what the values of the target stand for: {0: negative, 1: positive, -: null} "
-        "(null leaves rows out), or a list of what the numbers from 0 stand for",
-    )
+    choices: Choices | None = Setting(None, description=MEANING)
     learn_unknown: bool = Setting(
         False, description="whether <unk> in a target is learned; it can then be generated"
     )
 
 
-class Objective(LabelTargets, Task):
+class Objective(WrittenTarget):
     """Examples and loss of the text after a prompt."""
 
     term = "generation"
@@ -74,7 +70,6 @@ class Objective(LabelTargets, Task):
         start, delimiter, end = (f"{name}:0" for name in names)
         before = f"{start} $A:0 {delimiter}"
         self.template = Template(before, f"{before} $B:0 {end}")
-        self.columns = self.named_columns(config)
         self.max_length, self.eos_token_ids = config.max_length, (self.end,)
 
     @classmethod
@@ -84,19 +79,12 @@ class Objective(LabelTargets, Task):
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
-        """Return the columns of source and target."""
         return columns(config.source, config.target)
 
     @classmethod
     def wording(cls, config: Config) -> Wording:
         """Return the source, which the target follows, as in training."""
         return Wording(as_template(config.source), answer_prefix="\n", separator="\n\n")
-
-    @classmethod
-    def question(cls, config: Config, row: Row) -> Question:
-        """Return the target, which is to be written; raise `RowError`."""
-        target = target_of(row, config.target, config.choices)
-        return Question((), (), target, target)
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
@@ -143,18 +131,12 @@ class Objective(LabelTargets, Task):
         text, label = self.texts(row)
         return Item((source, target), label, len(source) + len(target) + 2, cut, text)
 
-    def unlearned(self, item: Item) -> int:
-        """Return the number of unknown tokens in the target, unless they are learned."""
-        if self.config.learn_unknown or self.unk_id is None:
-            return 0
-        return int((item.parts[1] == self.unk_id).sum())
-
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, (T,) each; nothing is random."""
         source, target = item.parts
         ids = np.concatenate([[self.start], source, [self.delimiter], target, [self.end]])
         labels = ids[1:].astype(np.int64)
         labels[: len(source) + 1] = IGNORE
-        if not self.config.learn_unknown and self.unk_id is not None:
+        if not self.config.learn_unknown:
             labels[labels == self.unk_id] = IGNORE
         return {"input_ids": ids[:-1].astype(np.int64), "labels": labels}

@@ -23,9 +23,6 @@ from nlpkit.objectives.tasks.states import StateTask
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.contracts.objective import ModelSettings
-    from nlpkit.contracts.tokenizer import Extendable
-
 
 class Config(FramedConfig):
     """The columns of a row."""
@@ -71,19 +68,11 @@ class Objective(StateTask):
         index = _label(config, row)
         return Question(tuple(found), numbers(found), found[index], str(index))
 
-    def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
-        super().__init__(config, tokenizer, model_config)
-        self.columns = self.named_columns(config)
-
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
         """Return the columns of context, question, answers and label."""
         options = [config.options] if isinstance(config.options, str) else config.options
         return columns(*config.given, *options, config.label)
-
-    def options(self, row: Row) -> list[str]:
-        """Return the answers; raise `RowError`."""
-        return answers(self.config, row)
 
     def label(self, row: Row) -> float:
         """Return the index of the right answer; raise `RowError`."""
@@ -92,7 +81,7 @@ class Objective(StateTask):
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the context with the question, and the answers; raise `RowError`."""
         self.label(row)
-        return " ".join(map(row.text, self.config.given)), *self.options(row)
+        return " ".join(map(row.text, self.config.given)), *answers(self.config, row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
         """Return one sequence for each answer: the context and the answer."""

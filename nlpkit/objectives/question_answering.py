@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
+from nlpkit.contracts.batch import Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Answer, Item
@@ -120,7 +120,6 @@ class Objective(FramedTask):
         self.aligned: Aligned = tokenizer
         # The token that stands for "no answer": the last one where it sees the texts, else [CLS].
         self.null_is_last = model_config.causal or bool(self.frame.summary)
-        self.columns = self.named_columns(config)
         how = [] if config.normalize == "squad" else [f"normalize={config.normalize}"]
         how += ["no_answer=true"] if config.no_answer else []
         f1 = f"squad_f1:{','.join(how)}" if how else "squad_f1"
@@ -213,18 +212,11 @@ class Objective(FramedTask):
             number = np.arange(len(part)) - label.offset + start
             number[: label.offset] = number[len(part) - len(self.frame.end) :] = -1
             numbers.append(number)
-        example = {
-            "input_ids": np.concatenate(item.parts).astype(np.int64),
-            "order": np.arange(len(item.parts), dtype=np.int64),
+        return self.join(item.parts) | {
             "place": np.concatenate(numbers).astype(np.int64),
             "start_positions": np.array([start for start, _ in label.places], np.int64),
             "end_positions": np.array([stop for _, stop in label.places], np.int64),
-            LENGTHS: np.array([len(part) for part in item.parts], np.int64),
         }
-        if "token_type_ids" in self.fields:
-            types = [self.frame.types(part) for part in item.parts]
-            example["token_type_ids"] = np.concatenate(types)
-        return example
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of windows, and of rows where there is the auxiliary loss."""

@@ -22,7 +22,7 @@ from nlpkit.contracts.task import Item, Task
 from nlpkit.data.template import TextOf, columns, is_template, problem, write_value
 from nlpkit.objectives.examples.source_target import SourceTarget
 from nlpkit.objectives.examples.text import check_length
-from nlpkit.objectives.tasks.choices import Choices, read_choice
+from nlpkit.objectives.tasks.choices import MEANING, Choices, read_choice
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 from nlpkit.plural import number_of
 
@@ -42,11 +42,7 @@ class Config(FrozenConfig):
     )
     source: TextOf = Setting("source", description="column of the source, or a template")
     target: TextOf = Setting("target", description="column of the target, or a template")
-    choices: Choices | None = Setting(
-        None,
-        description="what the values of the target stand for: {0: negative, 1: positive, -: null} "
-        "(null leaves rows out), or a list of what the numbers from 0 stand for",
-    )
+    choices: Choices | None = Setting(None, description=MEANING)
     template: str | None = Setting(
         None,
         min_length=1,
@@ -85,14 +81,12 @@ class Objective(SourceTarget, Task):
 
     name = "seq2seq"
     parts = ("seq2seq",)
-    columns: tuple[str, ...] = ("source", "target")
     metrics: tuple[str, ...] = ("bleu",)
     two_tokenizers = True
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
-        self.columns = self.named_columns(config)
         self.label_smoothing = config.label_smoothing
         self.max_length = config.max_length
         self.max_new_tokens = config.max_target_length or config.max_length

@@ -13,9 +13,9 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.contracts.task import Question, Wording
+from nlpkit.contracts.task import Question
 from nlpkit.data.lines import kind_of
-from nlpkit.data.template import TextOf, as_template, columns
+from nlpkit.data.template import TextOf
 from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ class Config(LabelConfig):
     text_b: TextOf = Setting("text_b", description="column of the other text, or a template")
     regression: bool = Setting(False, description="the label is a number, not a class")
 
+    @property
+    def texts(self) -> list[str]:
+        """Both texts."""
+        return [self.text_a, self.text_b]
+
     @model_validator(mode="after")
     def _numbers_stand_for_themselves(self) -> Self:
         if self.regression and self.choices is not None:
@@ -42,14 +47,6 @@ class Config(LabelConfig):
 class Objective(LabelTask):
     """Examples and loss of similarity."""
 
-    metrics: tuple[str, ...] = ("accuracy", "f1")
-
-    @classmethod
-    def wording(cls, config: Config) -> Wording:
-        """Return both texts, and a line for the class."""
-        texts = as_template([config.text_a, config.text_b])
-        return Wording(f"{texts}\nLabel:", neutral="Label:")
-
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
         """Return the classes as answers; raise `RowError` if the label is a number."""
@@ -59,14 +56,8 @@ class Objective(LabelTask):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.columns = self.named_columns(config)
         if config.regression:
             self.metrics = ("pearson", "spearman")
-
-    @classmethod
-    def named_columns(cls, config: Config) -> tuple[str, ...]:
-        """Return the columns of both texts and of the label."""
-        return columns(config.text_a, config.text_b, config.label)
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
@@ -75,13 +66,7 @@ class Objective(LabelTask):
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
-        """Return `config` with the classes of the training rows."""
         return config if config.regression else super().complete(config, rows)
-
-    def texts(self, row: Row) -> tuple[str, ...]:
-        """Return both texts; raise `RowError`."""
-        self.label(row)
-        return row.text(self.config.text_a), row.text(self.config.text_b)
 
     def label(self, row: Row) -> float:
         """Return the index of the class, or the number for regression; raise `RowError`."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import IGNORE, LENGTHS, Field, Loss, Term
+from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Answer, Item
@@ -85,7 +85,6 @@ class Objective(FramedTask):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.columns = (config.words, config.tags)
         if config.scheme is None:
             self.metrics = ("tag_accuracy",)
         elif config.scheme != "conll":
@@ -186,16 +185,8 @@ class Objective(FramedTask):
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the concatenated windows of a sentence; nothing is random."""
-        example = {
-            "input_ids": np.concatenate(item.parts).astype(np.int64),
-            "order": np.arange(len(item.parts), dtype=np.int64),
-            "tags": np.concatenate(item.label.targets).astype(np.int64),
-            LENGTHS: np.array([len(part) for part in item.parts], np.int64),
-        }
-        if "token_type_ids" in self.fields:
-            types = [self.frame.types(part) for part in item.parts]
-            example["token_type_ids"] = np.concatenate(types)
-        return example
+        tags = np.concatenate(item.label.targets).astype(np.int64)
+        return self.join(item.parts) | {"tags": tags}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         """Return the number of words, and of rows where there is the auxiliary loss."""

@@ -1,20 +1,32 @@
-"""Makes CPM-Ant's inputs for generation: soft prompt and text as context, slots for targets.
+"""CPM-Ant's inputs: a soft prompt and text as context, and tokens or slots that are targets.
 
 P tokens of a soft prompt, T tokens in all, M slots.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from nlpkit.contracts.abilities import Prompt, ScoringInput
+from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.task import Task, Wording
+from nlpkit.data.template import as_template
 from nlpkit.objectives.examples.text import lay_out
 
 if TYPE_CHECKING:
     from nlpkit.contracts.tokenizer import Tokenizer
+
+PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
+INPUTS: Mapping[str, Field] = {
+    "input_ids": Field(np.int64),
+    "segment": Field(np.int64),
+    "position": Field(np.int64),
+    "context": Field(np.bool_),
+}
 
 
 class Blocks(Protocol):
@@ -26,7 +38,7 @@ class Blocks(Protocol):
     def generation(self) -> int: ...
 
 
-class PromptSettings(Protocol):
+class PromptSettings(ModelSettings, Protocol):
     """The settings of the model's `Config` that objectives with a soft prompt read."""
 
     @property
@@ -37,7 +49,40 @@ class PromptSettings(Protocol):
     def prompt_types(self) -> int: ...
 
 
-PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
+class PromptTask(Task):
+    """A base of CPM-Ant's tasks, each with a soft prompt of its own before the text of a row."""
+
+    inputs = tuple(INPUTS)
+    needs = ("prompt_length", "prompts", "prompt_types")
+
+    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: PromptSettings):
+        super().__init__(config, tokenizer, model_config)
+        number, count = config.task_id, model_config.prompt_types
+        if number is None:
+            number = model_config.prompts.generation
+        if number >= count:
+            raise ValueError(f"objective.task_id: {number}, but the model has {count} prompts")
+        self.prompt = prompt_ids(number, tokenizer.vocab_size, model_config)
+        self.bos_id, self.eos_id = text_frame(tokenizer)
+
+    def room(self, others: int, what: str) -> int:
+        """Return the most tokens of text beside the prompt and `others`, which are `what`.
+
+        Raises:
+            ValueError: there is no place for text.
+        """
+        room: int = self.config.max_length - len(self.prompt) - others
+        if room < 1:
+            raise ValueError(
+                f"objective.max_length: {self.config.max_length} leaves no tokens for text after "
+                f"{len(self.prompt)} prompt tokens, <s> and {what}"
+            )
+        return room
+
+    @classmethod
+    def wording(cls, config: Any) -> Wording:
+        """Return the input, which an answer follows, as in training."""
+        return Wording(as_template(config.input), answer_prefix="", separator="\n")
 
 
 def text_frame(tokenizer: Tokenizer) -> tuple[int, int]:
@@ -60,6 +105,20 @@ def prompt_ids(number: int, vocab_size: int, model_config: PromptSettings) -> np
     return vocab_size + number * length + np.arange(length)
 
 
+def make_example(
+    soft: np.ndarray, ids: Sequence[np.ndarray | Sequence[int]], context: np.ndarray, segment: int
+) -> dict[str, np.ndarray]:
+    """Return the inputs and labels (T,) of text, of which `ids` has the parts.
+
+    Its tokens are targets where `context` (T - P,) is False.
+    """
+    example = make_context(soft, np.concatenate(ids), segment)
+    example["context"][len(soft) :] = context
+    labels = np.full(len(example["input_ids"]), IGNORE)
+    labels[:-1] = np.where(example["context"][1:], IGNORE, example["input_ids"][1:])
+    return example | {"labels": labels}
+
+
 def continue_text(
     soft: np.ndarray, bos_id: int, ids: Sequence[int], new_tokens: int, max_tokens: int
 ) -> Prompt:
@@ -68,7 +127,7 @@ def continue_text(
     Text and slots have at most `max_tokens` tokens. A text that is too long loses its start.
     """
     kept = np.asarray(ids, np.int64)[max(len(ids) + new_tokens - max_tokens, 0) :]
-    given = _context(soft, np.concatenate([[bos_id], kept]), GENERATION_SEGMENT)
+    given = make_context(soft, np.concatenate([[bos_id], kept]), GENERATION_SEGMENT)
     size = len(given["input_ids"])
     source = np.full(new_tokens, -1)
     source[0] = size - 1
@@ -93,7 +152,7 @@ def fill_blanks(
     """
     text, is_blank, cut = lay_out(parts, blanks, max_tokens)
     hole = np.concatenate([[False], is_blank, [False]])
-    given = _context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
+    given = make_context(soft, np.concatenate([frame[:1], text, frame[1:]]), INFILLING_SEGMENT)
     given["position"][len(soft) :] = len(soft) + np.flatnonzero(~hole)
     index = np.flatnonzero(hole)
     # The token before a hole is another hole or the last given token so far.
@@ -112,14 +171,15 @@ def hide_tokens(
     and 1 for generation.
     """
     tokens = np.concatenate([frame[:1], ids, frame[1:]]).astype(np.int64)
-    inputs = _context(soft, tokens, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
+    inputs = make_context(soft, tokens, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
     index = np.asarray(targets)
     rows = len(soft) + index  # the token before: `<s>` is before the text's first token
     inputs["context"][rows + 1] = False
     return ScoringInput(inputs, rows, index)
 
 
-def _context(soft: np.ndarray, ids: np.ndarray, segment: int) -> dict[str, np.ndarray]:
+def make_context(soft: np.ndarray, ids: np.ndarray, segment: int) -> dict[str, np.ndarray]:
+    """Return the inputs (T,) of soft prompt and text that all tokens see."""
     segments = np.full(len(soft) + len(ids), segment)
     segments[: len(soft)] = PROMPT_SEGMENT
     return {

@@ -19,6 +19,11 @@ from nlpkit.data.lines import kind_of
 from nlpkit.data.template import write_value
 from nlpkit.registry import suggest
 
+# The setting `choices` of tasks, for people.
+MEANING = (
+    "what the values of the column stand for: {0: negative, 1: positive, -: null} (null leaves "
+    "rows out), or a list of what the numbers from 0 stand for"
+)
 _SHOWN = 10
 _LONGEST = 40  # characters of a value in a message
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")

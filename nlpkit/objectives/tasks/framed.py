@@ -11,17 +11,17 @@ S sequences, N tokens.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Field, Term
+from nlpkit.contracts.batch import LENGTHS, Field, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.task import Item, Task
-from nlpkit.objectives.examples.frame import Frame, frame_tokens
+from nlpkit.objectives.examples.frame import Frame, FramedText, frame_tokens
 from nlpkit.objectives.examples.text import check_length
 
 if TYPE_CHECKING:
@@ -54,11 +54,9 @@ class FramedTask(Task):
     """A task whose sequences have the family's frame."""
 
     parts = ("task", "lm")
-    # Only families with text pairs (`pairs`) have token types.
-    inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
+    inputs: tuple[str, ...] = FramedText.inputs
     fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
+        **FramedText.fields,
         "order": Field(np.int64, per="sequence"),  # the index of the sequence in the row
     }
     needs = ("has_vocabulary", "hidden_size")
@@ -76,8 +74,18 @@ class FramedTask(Task):
 
     @classmethod
     def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return the family's start, delimiter and extract tokens."""
         return frame_tokens(model_config)
+
+    def join(self, parts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the sequences of a row one behind the other."""
+        example = {
+            "input_ids": np.concatenate(parts).astype(np.int64),
+            "order": np.arange(len(parts), dtype=np.int64),
+            LENGTHS: np.array([len(part) for part in parts], np.int64),
+        }
+        if "token_type_ids" in self.fields:
+            example["token_type_ids"] = np.concatenate([self.frame.types(part) for part in parts])
+        return example
 
     def auxiliary(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch, groups: torch.Tensor

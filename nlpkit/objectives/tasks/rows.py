@@ -6,12 +6,38 @@ S sequences of a batch, G groups of them, such as the choices of a row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nlpkit.contracts.task import Item, Question, Task
+from nlpkit.objectives.examples.text import LabelTargets
+from nlpkit.objectives.tasks.choices import target_of
+
 if TYPE_CHECKING:
     import torch
+
+    from nlpkit.contracts.reader import Row
+
+
+class WrittenTarget(LabelTargets, Task):
+    """A task in which a target is written behind a text; an item's parts are both."""
+
+    @classmethod
+    def question(cls, config: Any, row: Row) -> Question:
+        """Return the target, which is to be written; raise `RowError`."""
+        target = target_of(row, config.target, config.choices)
+        return Question((), (), target, target)
+
+    @property
+    def suppress_tokens(self) -> tuple[int, ...]:
+        """Tokens that are never generated, even if targets contain `<unk>`."""
+        ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
+        return tuple(token_id for token_id in ids if token_id is not None)
+
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens in the target, unless they are learned."""
+        return 0 if self.config.learn_unknown else int((item.parts[1] == self.unk_id).sum())
 
 
 def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]:

@@ -1,7 +1,7 @@
 """Tasks of GPT-1: a linear layer on the last token's state (Radford et al. 2018, sec. 3.2, 3.3).
 
 A sequence is `_start_`, the parts separated by `_delimiter_`, `_classify_`. The loss is
-L3 = L2 + λ L1 (eq. 5), where L2 is the task's loss and L1 is in `_framed.py`. The files
+L3 = L2 + λ L1 (eq. 5), where L2 is the task's loss and L1 is in `framed.py`. The files
 `classification`, `entailment`, `similarity` and `multiple_choice` define the sequences of a row and
 the use of their states.
 
@@ -19,13 +19,14 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
+from nlpkit.contracts.batch import Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.contracts.task import Item, Question
+from nlpkit.contracts.task import Item, Question, Wording
 from nlpkit.data.lines import kind_of
+from nlpkit.data.template import as_template, columns
 from nlpkit.errors import DataError
-from nlpkit.objectives.tasks.choices import Choices, choice_names, read_choice
+from nlpkit.objectives.tasks.choices import MEANING, Choices, choice_names, read_choice
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 
@@ -44,11 +45,12 @@ class LabelConfig(FramedConfig):
         min_length=2,
         description="the classes; default: those of choices or of the training rows, sorted",
     )
-    choices: Choices | None = Setting(
-        None,
-        description="what the values of the label stand for: {0: negative, 1: positive, -: null} "
-        "(null leaves rows out), or a list of what the numbers from 0 stand for",
-    )
+    choices: Choices | None = Setting(None, description=MEANING)
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns and templates of the texts of a row."""
+        raise NotImplementedError
 
     @model_validator(mode="after")
     def _choices_are_classes(self) -> Self:
@@ -102,19 +104,10 @@ class StateTask(FramedTask):
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the concatenated sequences of a row; nothing is random."""
-        example: dict[str, np.ndarray] = {
-            "input_ids": np.concatenate(item.parts).astype(np.int64),
-            "order": np.arange(len(item.parts), dtype=np.int64),
-            "label": np.full(len(item.parts), item.label, np.float32),
-            LENGTHS: np.array([len(part) for part in item.parts], np.int64),
-        }
-        if "token_type_ids" in self.fields:
-            types = [self.frame.types(part) for part in item.parts]
-            example["token_type_ids"] = np.concatenate(types)
-        return example
+        label = np.full(len(item.parts), item.label, np.float32)
+        return self.join(item.parts) | {"label": label}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of rows."""
         return {"task": int((batch["order"] == 0).sum())}
 
     def tokens_read(self, batch: Batch) -> torch.Tensor | None:
@@ -132,7 +125,6 @@ class StateTask(FramedTask):
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
-        """Return the loss, and (prediction, label) of each row."""
         loss, outputs, groups = self._computed(model, hidden, batch)
         return loss, self.predictions(outputs, groups, batch.fields)
 
@@ -173,6 +165,23 @@ class StateTask(FramedTask):
 class LabelTask(StateTask):
     """A task that predicts one of several named classes."""
 
+    metrics: tuple[str, ...] = ("accuracy", "f1")
+
+    @classmethod
+    def wording(cls, config: Any) -> Wording:
+        """Return the texts, and a line for the class."""
+        return Wording(f"{as_template(config.texts)}\nLabel:", neutral="Label:")
+
+    @classmethod
+    def named_columns(cls, config: Any) -> tuple[str, ...]:
+        """Return the columns of the texts and of the class."""
+        return columns(*config.texts, config.label)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return the texts; raise `RowError`."""
+        self.label(row)
+        return tuple(row.text(text) for text in self.config.texts)
+
     @property
     def outputs(self) -> int:  # type: ignore[override]
         """The number of classes."""
@@ -180,11 +189,7 @@ class LabelTask(StateTask):
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
-        """Return `config` with the classes of the training rows, unless it lists classes.
-
-        Raises:
-            DataError: a class is unreadable, or there are fewer than two classes.
-        """
+        """See `with_classes`."""
         return with_classes(config, rows)
 
     @classmethod
