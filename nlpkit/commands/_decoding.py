@@ -1,10 +1,9 @@
 """The settings of decoding, from options of the command line."""
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from nlpkit.commands._options import option
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,72 +14,35 @@ if TYPE_CHECKING:
 class Decoding:
     """The options of `generate.settings.Settings`, which checks them."""
 
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-new-tokens",
-            metavar="N",
-            help="default: 128, or half of what the model takes if less",
-        ),
-    ] = None
-    min_new_tokens: Annotated[
-        int, typer.Option("--min-new-tokens", metavar="N", help="an output has at least N tokens")
-    ] = 0
-    beam: Annotated[int, typer.Option("--beam", metavar="N", help="beam search with N beams")] = 1
-    nbest: Annotated[
-        int,
-        typer.Option(
-            "--nbest",
-            metavar="N",
-            help="N outputs for each input, the best first, with tabs between",
-        ),
-    ] = 1
-    length_penalty: Annotated[
-        float,
-        typer.Option(
-            "--length-penalty", metavar="X", help="rank beams by log-probability / length ** X"
-        ),
-    ] = 1.0
-    temperature: Annotated[
-        float | None,
-        typer.Option("--temperature", metavar="X", help="sample, with the logits divided by X"),
-    ] = None
-    top_k: Annotated[
-        int | None, typer.Option("--top-k", metavar="K", help="sample from the K likeliest tokens")
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            "--top-p",
-            metavar="P",
-            help="sample from the likeliest tokens whose probabilities sum to P",
-        ),
-    ] = None
-    repetition_penalty: Annotated[
-        float,
-        typer.Option("--repetition-penalty", metavar="X", help="above 1: repeat less, as in CTRL"),
-    ] = 1.0
-    repetition_window: Annotated[
-        int | None,
-        typer.Option(
-            "--repetition-window",
-            metavar="N",
-            help="the penalty counts the last N tokens; default all",
-        ),
-    ] = None
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="seed of sampling")] = 0
-    stop: Annotated[
-        list[str] | None,
-        typer.Option("--stop", metavar="TEXT", help="an output ends before TEXT; repeatable"),
-    ] = None
-    blank: Annotated[
-        str,
-        typer.Option(
-            "--blank",
-            metavar="TEXT",
-            help="CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
-        ),
-    ] = "<blank>"
+    max_new_tokens: int | None = option(
+        "--max-new-tokens N", "default: 128, or half of what the model takes if less"
+    )
+    min_new_tokens: int = option("--min-new-tokens N", "an output has at least N tokens", default=0)
+    beam: int = option("--beam N", "beam search with N beams", default=1)
+    nbest: int = option(
+        "--nbest N", "N outputs for each input, the best first, with tabs between", default=1
+    )
+    length_penalty: float = option(
+        "--length-penalty X", "rank beams by log-probability / length ** X", default=1.0
+    )
+    temperature: float | None = option("--temperature X", "sample, with the logits divided by X")
+    top_k: int | None = option("--top-k K", "sample from the K likeliest tokens")
+    top_p: float | None = option(
+        "--top-p P", "sample from the likeliest tokens whose probabilities sum to P"
+    )
+    repetition_penalty: float = option(
+        "--repetition-penalty X", "above 1: repeat less, as in CTRL", default=1.0
+    )
+    repetition_window: int | None = option(
+        "--repetition-window N", "the penalty counts the last N tokens; default all"
+    )
+    seed: int = option("--seed N", "seed of sampling", default=0)
+    stop: list[str] | None = option("--stop TEXT", "an output ends before TEXT; repeatable")
+    blank: str = option(
+        "--blank TEXT",
+        "CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
+        default="<blank>",
+    )
 
     def settings(self) -> "Settings":
         """Return the settings; raise `UsageError` with the names of wrong options."""

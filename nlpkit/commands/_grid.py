@@ -1,4 +1,4 @@
-"""A grid of settings: the runs that `--grid` makes, and their directories.
+"""The runs of `--grid` and `--seeds`: their settings, directories, checked recipes and commands.
 
 `--grid train.lr=1e-3,2e-3 --grid seed=1..3` are six runs, `OUT/lr-0.001/seed-1` and so on: one
 folder for each setting but the seed, and in it one for each seed, as `--seeds` makes them. A name
@@ -8,169 +8,139 @@ depends only on the names of the settings and on this run's values, so that valu
 import hashlib
 import itertools
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from yaml import BaseLoader, YAMLError, compose
+
+from nlpkit import durations
+from nlpkit.commands._options import Common, RunOptions
+from nlpkit.disk import user_path
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.recipe import yaml
 
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+
 SEED = "seed"
 MAX_RUNS = 10_000
-_OF_EACH_RUN = ("name", "out")
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120
-_OPENING = {"[": "]", "{": "}"}
 _HEXADECIMAL_DIGITS = 6
 
-
-@dataclass(frozen=True)
-class Axis:
-    """A setting and its values, as they were typed (YAML)."""
-
-    key: str
-    values: tuple[str, ...]
+Axes = dict[str, list[str]]  # settings, and their values as they were typed (YAML)
+Point = dict[str, str]  # the settings of one run
 
 
 @dataclass(frozen=True)
-class Point:
-    """One run of a grid: its directory, relative to that of the grid, and its settings."""
+class Sweep:
+    """What the options of `pretrain` or `finetune` ask for.
+
+    `words` are the verb, the recipe and the options of the verb alone; `load` returns the recipe
+    with further settings, as `--set` takes them.
+    """
+
+    words: Sequence[str]
+    load: Callable[[Sequence[str]], "Resolved"]
+    common: Common
+    options: RunOptions
+
+
+@dataclass(frozen=True)
+class GridRun:
+    """A run of the grid: its name, its checked recipe, and its command line."""
 
     name: str
-    settings: dict[str, str]
+    resolved: "Resolved"
+    arguments: list[str]
 
     @property
-    def sets(self) -> list[str]:
-        """The settings as `--set` takes them."""
-        return [f"{key}={value}" for key, value in self.settings.items()]
+    def path(self) -> Path:
+        """The directory of the run."""
+        return user_path(self.resolved.recipe.out)
 
 
-def parse(options: Sequence[str]) -> list[Axis]:
-    """Return the axes that `--grid KEY=V1,V2` options name.
+def list_axes(asked: Sweep) -> Axes:
+    """Return the settings of the grid, the seed last."""
+    axes = parse(asked.options.grid or ())
+    for override in asked.common.overrides or ():
+        if (key := override.partition("=")[0].strip()) in axes:
+            raise UsageError(f"--set {key}: excludes --grid {key}")
+    if (count := asked.options.seeds) is not None:
+        if SEED in axes:
+            raise UsageError("--seeds excludes --grid seed")
+        try:
+            first = asked.load([f"{key}={values[0]}" for key, values in axes.items()]).recipe.seed
+        except RecipeError:  # `list_runs` says all that is wrong
+            first = 1
+        axes[SEED] = [str(seed) for seed in range(first, first + count)]
+    if SEED in axes:
+        axes[SEED] = axes.pop(SEED)
+    if (runs := math.prod(map(len, axes.values()))) > MAX_RUNS:
+        raise UsageError(f"--grid: {runs:,} runs; at most {MAX_RUNS:,}")
+    return axes
 
-    Raises:
-        UsageError: there is no value, or a key or a value is given twice.
-    """
-    axes: list[Axis] = []
+
+def parse(options: Iterable[str]) -> Axes:
+    """Return the settings and values that `--grid KEY=V1,V2` options name; raise `UsageError`."""
+    axes: Axes = {}
     for option in options:
         key, equals, text = option.partition("=")
         key = key.strip()
         if not equals or not all(key.split(".")):
             raise UsageError(f"--grid {option}: expected KEY=V1,V2, such as train.lr=1e-3,2e-3")
-        if key in _OF_EACH_RUN:
+        if key in ("name", "out"):
             raise UsageError(f"--grid {key}: each run has its own; name their folder with --out")
-        for other in axes:
-            if f"{key}.".startswith(f"{other.key}.") or f"{other.key}.".startswith(f"{key}."):
-                raise UsageError(
-                    f"--grid {key}: {other.key} is in the grid already; give all values at once"
-                    if key == other.key
-                    else f"--grid {key}: excludes --grid {other.key}, of which it is a part"
-                )
-        axes.append(Axis(key, tuple(_values(key, text))))
-    count = 1
-    for axis in axes:
-        count *= len(axis.values)
-    if count > MAX_RUNS:
-        raise UsageError(f"--grid: {count:,} runs; at most {MAX_RUNS:,}")
+        if key in axes:
+            raise UsageError(f"--grid {key}: is in the grid already; give all values at once")
+        axes[key] = [each for value in split(key, text) for each in _read_range(key, value)]
     return axes
 
 
-def _values(key: str, text: str) -> Iterator[str]:
-    """Yield the values of a setting, each once."""
-    if not text.strip():
-        raise UsageError(f"--grid {key}: no values; give them as {key}=V1,V2")
-    seen: dict[Any, str] = {}
-    for value in split(text):
-        if not value:
-            raise UsageError(f"--grid {key}: a value is empty; write null for none")
-        for each in _range(key, value):
-            known = _comparable(read(each))
-            if known in seen:
-                twice = f"{each} twice" if seen[known] == each else f"{seen[known]} and {each}"
-                raise UsageError(f"--grid {key}: the same value is given twice: {twice}")
-            seen[known] = each
-            yield each
+def split(key: str, text: str) -> list[str]:
+    """Return the values between the commas that are outside of brackets and quotes, as in YAML."""
+    try:
+        node = compose(f"[{text}]", Loader=BaseLoader)
+    except YAMLError:
+        node = None
+    if node is None or not node.value:
+        what = "expected V1,V2 as in YAML, where text with brackets needs quotes"
+        raise UsageError(f"--grid {key}={text}: {what}")
+    return [text[each.start_mark.index - 1 : each.end_mark.index - 1] for each in node.value]
 
 
-def _range(key: str, value: str) -> Iterator[str]:
-    """Yield the integers of `1..5`, or the value."""
+def _read_range(key: str, value: str) -> Iterable[str]:
+    """Return the integers of `1..5`, or the value."""
     found = re.fullmatch(r"(-?\d{1,12})\.\.(-?\d{1,12})", value)
     if not found:
-        yield value
-        return
-    first, last = int(found[1]), int(found[2])
-    if last < first:
-        raise UsageError(f"--grid {key}: {value} is empty; write {last}..{first}")
-    if last - first >= MAX_RUNS:
-        raise UsageError(f"--grid {key}: {value} has more than {MAX_RUNS:,} values")
-    yield from map(str, range(first, last + 1))
+        return [value]
+    numbers = range(int(found[1]), int(found[2]) + 1)
+    if not 0 < len(numbers) <= MAX_RUNS:
+        raise UsageError(f"--grid {key}: {value} has {len(numbers):,} values; 1 to {MAX_RUNS:,}")
+    return map(str, numbers)
 
 
-def split(text: str) -> list[str]:
-    """Return the values between the commas that are outside of brackets and quotes."""
-    values, begin, before = [], 0, ","
-    closing: list[str] = []
-    index = 0
-    while index < len(text):
-        letter = text[index]
-        if letter in "'\"" and before in ",[{:":
-            index = _end_of_quote(text, index)
-        elif letter in _OPENING:
-            closing.append(_OPENING[letter])
-        elif closing and letter == closing[-1]:
-            closing.pop()
-        elif letter == "," and not closing:
-            values.append(text[begin:index].strip())
-            begin = index + 1
-        before = before if letter.isspace() else letter
-        index += 1
-    return [*values, text[begin:].strip()]
-
-
-def _end_of_quote(text: str, index: int) -> int:
-    """Return the index of the quote that ends the one at `index`, or the last index."""
-    mark = text[index]
-    index += 1
-    while index < len(text):
-        if text[index] == "\\" and mark == '"':
-            index += 1
-        elif text[index] == mark:
-            if mark == '"' or text[index + 1 : index + 2] != mark:
-                return index
-            index += 1  # '' is a quote inside of single quotes
-        index += 1
-    return len(text) - 1
-
-
-def read(value: str) -> Any:
-    """Return a value as plain data; what is no YAML is text, and is refused by `recipe.load`."""
-    try:
-        return yaml.read(value, "--grid").data
-    except RecipeError:
-        return value
-
-
-def _comparable(value: Any) -> tuple[str, Any]:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return "number", value
-    return type(value).__name__, json.dumps(value, sort_keys=True)
-
-
-def points(axes: Sequence[Axis]) -> list[Point]:
-    """Return the runs, the last setting changing first."""
-    names = _short_names([axis.key for axis in axes])
-    runs = []
-    for values in itertools.product(*(axis.values for axis in axes)):
-        settings = {axis.key: value for axis, value in zip(axes, values, strict=True)}
-        words = [f"{names[key]}-{_word(value)}" for key, value in settings.items() if key != SEED]
-        folders = [_shortened("_".join(words))] if words else []
+def list_points(axes: Axes) -> dict[str, Point]:
+    """Return the settings of the runs by the names of the runs, the last setting changing first."""
+    names = _shorten_keys([*axes])
+    points = {}
+    for values in itertools.product(*axes.values()):
+        settings = dict(zip(axes, values, strict=True))
+        words = [f"{names[k]}-{_make_word(v)}" for k, v in settings.items() if k != SEED]
+        name = "_".join(words)
+        if len(name) > _LONGEST_NAME:
+            name = f"{name[:_LONGEST_NAME]}-{_digest(name)}"
+        folders = [name] if name else []
         if SEED in settings:
-            folders.append(f"{SEED}-{_word(settings[SEED])}")
-        runs.append(Point("/".join(folders), settings))
-    return runs
+            folders.append(f"{SEED}-{_make_word(settings[SEED])}")
+        points["/".join(folders)] = settings
+    return points
 
 
-def _short_names(keys: Sequence[str]) -> dict[str, str]:
+def _shorten_keys(keys: Sequence[str]) -> dict[str, str]:
     """Return `lr` for `train.lr`, `optimizer` for `train.optimizer.name`; unique ones."""
     names = {}
     for key in keys:
@@ -184,9 +154,9 @@ def _short_names(keys: Sequence[str]) -> dict[str, str]:
     return {key: key if name in several else name for key, name in names.items()}
 
 
-def _word(value: str) -> str:
+def _make_word(value: str) -> str:
     """Return a value as a part of a file name; other values have other names."""
-    data = read(value)
+    data = _read(value)
     if isinstance(data, bool) or data is None:
         return json.dumps(data)
     if isinstance(data, float) and data.is_integer() and abs(data) < 1e15:
@@ -195,15 +165,58 @@ def _word(value: str) -> str:
         return repr(data)
     plain = data if isinstance(data, str) else json.dumps(data, sort_keys=True)
     word = re.sub(r"[^\w.+]+", "-", plain).strip("-.")[:_LONGEST_VALUE]
-    is_same = word == plain and isinstance(read(word), str)
+    is_same = word == plain and isinstance(_read(word), str)
     return word if is_same else f"{word}-{_digest(json.dumps(data, sort_keys=True))}".lstrip("-")
 
 
-def _shortened(name: str) -> str:
-    if len(name) <= _LONGEST_NAME:
-        return name
-    return f"{name[:_LONGEST_NAME]}-{_digest(name)}"
+def _read(value: str) -> Any:
+    """Return a value as plain data; what is no YAML is text, and is refused by `recipe.load`."""
+    try:
+        return yaml.read(value, "--grid").data
+    except RecipeError:
+        return value
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HEXADECIMAL_DIGITS]
+
+
+def list_runs(asked: Sweep, axes: Axes) -> list[GridRun]:
+    """Return the runs with their recipes; raise `RecipeError` with each mistake once."""
+    mistakes: dict[str, None] = {}
+    runs, root = [], None
+    for name, settings in list_points(axes).items():
+        sets = [f"{key}={value}" for key, value in settings.items()]
+        try:
+            if root is None:
+                root = asked.load(sets).recipe.out
+            out = str(Path(root) / name)
+            resolved = asked.load([*sets, f"out={json.dumps(out)}"])
+        except RecipeError as error:
+            mistakes |= dict.fromkeys(_name_grid(problem, axes) for problem in error.problems)
+            continue
+        runs.append(GridRun(name, resolved, _build_arguments(asked, sets, out)))
+    if mistakes:
+        raise RecipeError(list(mistakes))
+    return runs
+
+
+def _name_grid(problem: str, axes: Mapping[str, object]) -> str:
+    """Return a problem of a recipe, with `--grid` where its value comes from the grid."""
+    key = problem.removeprefix("--set ").partition(": ")[0]
+    return f"--grid {problem.removeprefix('--set ')}" if key in axes else problem
+
+
+def _build_arguments(asked: Sweep, sets: Sequence[str], out: str) -> list[str]:
+    """Return the command line of one run."""
+    common, options, words = asked.common, asked.options, list(asked.words)
+    values = {"--budget": common.budget, "--device": common.device, "--resume": common.resume}
+    if options.max_time is not None and options.print_runs:
+        values["--max-time"] = durations.written(options.max_time)
+    for option, value in values.items():
+        words += [] if value in (None, "auto") else [option, str(value)]
+    flags = {"--allow-change": options.allow_change, "-q": common.quiet, "-v": common.verbose}
+    words += [flag for flag, given in flags.items() if given]
+    for override in [*(common.overrides or ()), *sets]:
+        words += ["--set", override]
+    return [*words, "--out", out]

@@ -1,18 +1,17 @@
-"""Defines the options that verbs share, and groups of options.
+"""Defines options, the groups in which verbs take them, and the group of those that verbs share.
 
-A verb gets the values of shared options as a `Common`, those of any other group as its dataclass:
+A verb gets each group of options as its dataclass; of the shared ones it names its own:
 
-@shared("overrides", "out", "json")
+@shared("overrides", "out")
 def command(recipe: RecipeName, common: Common, runs: RunOptions) -> None:
 """
 
 import dataclasses
 import inspect
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -22,110 +21,113 @@ from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
+    from nlpkit.train.log import Log
+
+_ALWAYS = ("json", "quiet", "verbose", "traceback")
 
 
-def _check_device(name: str) -> str:
-    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
-        raise typer.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:1")
-    return name
+def option(names: str, about: str, **more: Any) -> Any:
+    """Declare an option as a field of a group: `--seeds N` has a value, `--quiet -q` is a flag.
+
+    `more` is the default (else None, of a flag False), and what `typer.Option` takes.
+    """
+    flags = [word for word in names.split() if word.startswith("-")]
+    metavar = names.split()[len(flags) :]
+    default = more.pop("default", None if metavar else False)
+    declared = typer.Option(default, *flags, metavar="".join(metavar) or None, help=about, **more)
+    return dataclasses.field(default=default, metadata={"option": declared})
 
 
-def _check_precision(name: str) -> str:
-    if name not in ("auto", "fp32", "bf16"):
-        raise typer.BadParameter(f"{name!r} is none of auto, fp32, bf16")
-    return name
+def argument(metavar: str, about: str, **more: Any) -> Any:
+    """Declare an argument, within `Annotated`."""
+    return typer.Argument(metavar=metavar, help=about, **more)
 
 
-def _check_time(duration: str | None) -> str | None:
-    if duration is not None:
+def parse_by(read: Callable[[str], float]) -> Callable[[str], float]:
+    """Return `read` as the parser of an option: its `ValueError` is a wrong command line."""
+
+    def parse(text: str) -> float:
         try:
-            seconds(duration)
+            return read(text)
         except ValueError as error:
             raise typer.BadParameter(str(error)) from error
-    return duration
+
+    return parse
 
 
 RecipeName = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE",
-        autocompletion=completion.list_recipes,
-        help="a file, or the name of a packaged recipe",
+    argument(
+        "RECIPE", "a file, or the name of a packaged recipe", autocompletion=completion.list_recipes
     ),
 ]
-Precision = Annotated[
+Checkpoint = Annotated[
     str,
-    typer.Option(
-        "--precision", metavar="NAME", callback=_check_precision, help="auto, fp32 or bf16"
-    ),
+    argument("CKPT", "a run (its best checkpoint), a checkpoint, or a directory of transformers"),
 ]
-Family = Annotated[
-    str | None,
-    typer.Option(
-        "--family",
-        metavar="NAME",
-        help="the model family that reads CKPT, such as mylab.bert; default: the one it names",
-    ),
-]
-# `cli.run` reads it; it is declared here so that every verb accepts it.
-Traceback = Annotated[bool, typer.Option("--traceback", help="show where an error was raised")]
 
 
 @dataclass(frozen=True)
 class Common:
     """The shared options of one call; an option that the verb does not have has its default."""
 
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            autocompletion=completion.list_settings,
-            help="change a setting, such as train.lr=1e-4; repeatable",
-        ),
-    ] = None
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            "--budget",
-            metavar="TIME",
-            callback=_check_time,
-            help="train for TIME (30m, 8h) in place of the recipe's length, as --set "
-            "train.budget=TIME",
-        ),
-    ] = None
-    out: Annotated[
-        str | None, typer.Option("--out", metavar="DIR", help="directory of the result")
-    ] = None
-    device: Annotated[
-        str,
-        typer.Option(
-            "--device",
-            metavar="NAME",
-            callback=_check_device,
-            autocompletion=lambda: ["auto", "cpu", "cuda"],
-            help="auto, cpu, cuda or cuda:1",
-        ),
-    ] = "auto"
-    resume: Annotated[
-        str,
-        typer.Option(
-            "--resume",
-            metavar="WHAT",
-            autocompletion=lambda: ["auto", "never"],
-            help="auto (from the newest checkpoint, if there is one), never, or a checkpoint's "
-            "path",
-        ),
-    ] = "auto"
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="check everything and build one batch, but do not train"),
-    ] = False
-    json: Annotated[bool, typer.Option("--json", help="print JSON instead of text")] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="only warnings and errors on stderr")
-    ] = False
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="more on stderr")] = False
+    overrides: list[str] | None = option(
+        "--set KEY=VALUE",
+        "change a setting, such as train.lr=1e-4; repeatable",
+        autocompletion=completion.list_settings,
+    )
+    budget: str | None = option(
+        "--budget TIME",
+        "train for TIME (30m, 8h) in place of the recipe's length, as --set train.budget=TIME",
+    )
+    out: str | None = option("--out DIR", "directory of the result")
+    device: str = option(
+        "--device NAME",
+        "auto, cpu, cuda or cuda:1",
+        default="auto",
+        autocompletion=lambda: ["auto", "cpu", "cuda"],
+    )
+    precision: Literal["auto", "fp32", "bf16"] = option(
+        "--precision NAME", "auto, fp32 or bf16", default="auto"
+    )
+    family: str | None = option(
+        "--family NAME",
+        "the model family that reads CKPT, such as mylab.bert; default: the one it names",
+    )
+    method: str | None = option(
+        "--method NAME",
+        "how a text is scored; masked models: pll (default) or pll-word-l2r, CPM-Ant: "
+        "infilling (default), infilling-word or generation",
+    )
+    tokens_per_batch: int = option(
+        "--tokens-per-batch N", "changes only the speed", default=4096, min=1
+    )
+    data: list[str] | None = option(
+        "--data FILE",
+        "data, or - for stdin (rows of a task as jsonl); repeatable; default: the held-out data of "
+        "the recipe",
+    )
+    metrics: list[str] | None = option(
+        "--metrics NAMES",
+        "scores of nlpkit score, such as accuracy,f1:average=micro; repeatable; default: "
+        "eval.metrics of the recipe, or the task's own",
+        autocompletion=completion.list_scores,
+    )
+    predictions: str | None = option(
+        "--predictions FILE", "write predictions to FILE, one row per line"
+    )
+    text_key: str | None = option("--text-key KEY", "as data.text_key in a recipe")
+    resume: str = option(
+        "--resume WHAT",
+        "auto (from the newest checkpoint, if there is one), never, or a checkpoint's path",
+        default="auto",
+        autocompletion=lambda: ["auto", "never"],
+    )
+    dry_run: bool = option("--dry-run", "check everything and build one batch, but do not train")
+    json: bool = option("--json", "print JSON instead of text")
+    quiet: bool = option("--quiet -q", "only warnings and errors on stderr")
+    verbose: bool = option("--verbose -v", "more on stderr")
+    traceback: bool = option("--traceback", "show where an error was raised")  # `cli.run` reads it
 
     def __post_init__(self) -> None:
         if self.quiet and self.verbose:
@@ -136,6 +138,12 @@ class Common:
         """Return 0 for `-q`, 2 for `-v`, else 1, as in `train.log`."""
         return 1 + int(self.verbose) - int(self.quiet)
 
+    def open_log(self) -> "Log":
+        """Return the log of this call, on stderr."""
+        from nlpkit.train.log import Log
+
+        return Log(self.verbosity)
+
     def list_changes(self) -> list[str]:
         """Return the changes of `--set` and `--budget`."""
         of_budget = [] if self.budget is None else [f"train.budget={self.budget}"]
@@ -145,10 +153,8 @@ class Common:
         """Return the recipe with the changes of `--set`, `--budget` and `--out`, and `more`."""
         from nlpkit.recipe import load
 
-        overrides = self.list_changes()
-        if self.out is not None:
-            overrides.append(f"out={json.dumps(self.out)}")
-        return load(recipe, [*overrides, *more])
+        out = [] if self.out is None else [f"out={json.dumps(self.out)}"]
+        return load(recipe, [*self.list_changes(), *out, *more])
 
     def print_result(self, text: str, /, **values: Any) -> None:
         """Print the result on stdout: `text`, or `values` as one JSON object with `--json`."""
@@ -159,72 +165,49 @@ class Common:
 class RunOptions:
     """How the runs of a recipe are made: `pretrain` and `finetune`."""
 
-    grid: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--grid",
-            metavar="KEY=V1,V2",
-            autocompletion=completion.list_settings,
-            help="train with each of these values, one run after the other; repeatable: every "
-            "combination, such as --grid train.lr=1e-3,2e-3 --grid seed=1..3",
-        ),
-    ] = None
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            "--seeds",
-            metavar="N",
-            min=2,
-            help="train with N seeds, from the recipe's; print mean, median and deviation",
-        ),
-    ] = None
-    print_runs: Annotated[
-        bool,
-        typer.Option(
-            "--print", help="print the command of each run of the grid, but train nothing"
-        ),
-    ] = False
-    max_time: Annotated[
-        str | None,
-        typer.Option(
-            "--max-time",
-            metavar="TIME",
-            callback=_check_time,
-            help="save and stop after TIME (90s, 50m, 1h30m), with exit code 75; the same command "
-            "resumes the run",
-        ),
-    ] = None
-    allow_change: Annotated[
-        bool,
-        typer.Option("--allow-change", help="resume the run although the recipe has changed"),
-    ] = False
-    smoke_test: Annotated[
-        bool,
-        typer.Option(
-            "--smoke-test",
-            help="train, save, evaluate and generate in seconds, on a few rows; keeps nothing",
-        ),
-    ] = False
+    grid: list[str] | None = option(
+        "--grid KEY=V1,V2",
+        "train with each of these values, one run after the other; repeatable: every combination, "
+        "such as --grid train.lr=1e-3,2e-3 --grid seed=1..3",
+        autocompletion=completion.list_settings,
+    )
+    seeds: int | None = option(
+        "--seeds N",
+        "train with N seeds, from the recipe's; print mean, median and deviation",
+        min=2,
+    )
+    print_runs: bool = option(
+        "--print", "print the command of each run of the grid, but train nothing"
+    )
+    max_time: float | None = option(
+        "--max-time TIME",
+        "save and stop after TIME (90s, 50m, 1h30m), with exit code 75; the same command resumes "
+        "the run",
+        parser=parse_by(seconds),
+    )
+    allow_change: bool = option("--allow-change", "resume the run although the recipe has changed")
+    smoke_test: bool = option(
+        "--smoke-test",
+        "train, save, evaluate and generate in seconds, on a few rows; keeps nothing",
+    )
 
 
 def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the options of its groups; of `Common` those of these names (default: all)."""
+    """Give a verb the options of its groups; of `Common` those of these names."""
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        own = list(inspect.signature(verb, eval_str=True).parameters.values())
-        is_group = dataclasses.is_dataclass
-        parameters = [each for each in own if not is_group(each.annotation)]
+        own = inspect.signature(verb, eval_str=True).parameters.values()
+        parameters = [each for each in own if not dataclasses.is_dataclass(each.annotation)]
         groups: dict[str, tuple[Any, list[str]]] = {}
         # The options of `Common` come last in the help.
         for each in sorted(own, key=lambda each: each.annotation is Common):
-            if is_group(each.annotation):
-                options = _expand(each.annotation, names if each.annotation is Common else ())
+            if dataclasses.is_dataclass(each.annotation):
+                taken = (*names, *_ALWAYS) if each.annotation is Common else ()
+                options = _list_options(each.annotation, taken)
                 groups[each.name] = each.annotation, [option.name for option in options]
                 parameters += options
-        parameters.append(_make_parameter("traceback", False, Traceback))
 
         def command(**given: Any) -> None:
-            given.pop("traceback")
             made = {
                 name: group(**{option: given.pop(option) for option in options})
                 for name, (group, options) in groups.items()
@@ -233,23 +216,22 @@ def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in parameters}
-        command.__doc__ = verb.__doc__
-        command.__name__ = verb.__name__
+        command.__doc__, command.__name__ = verb.__doc__, verb.__name__
         return command
 
     return decorate
 
 
-def _expand(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:
-    """Return the options of a group of these names (default: all)."""
-    types = get_type_hints(group, include_extras=True)
+def _list_options(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:
+    """Return the options of a group of these names (default: all), as typer takes them."""
+    types = get_type_hints(group)
     return [
-        _make_parameter(field.name, field.default, types[field.name])
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.metadata["option"],
+            annotation=types[field.name],
+        )
         for field in dataclasses.fields(group)
         if not names or field.name in names
     ]
-
-
-def _make_parameter(name: str, default: object, annotation: Any) -> inspect.Parameter:
-    kind = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, kind, default=default, annotation=annotation)

@@ -36,26 +36,23 @@ _NEW_TOKENS = 8
 _VALUES = ("json", "parquet", "arrow")  # formats whose rows are copied as jsonl
 _LINES = ("text", "paragraphs", "sentences", "jsonl", "tsv", "csv", "parallel")
 
+Copies = dict[str, str]  # paths of copies -> the names of the user's files
 
-class _Copies(dict[str, str]):
-    """Paths of copies, each with the name of the user's file."""
 
-    def rename(self, text: str, remark: str = "") -> str:
-        """Return a message with the names of the user's files."""
-        for copy, name in self.items():
-            text = text.replace(copy, name + remark)
-        return text
+def _rename(text: str, copies: Copies, remark: str = "") -> str:
+    """Return a message with the names of the user's files."""
+    for copy, name in copies.items():
+        text = text.replace(copy, name + remark)
+    return text
 
 
 class _Log(Log):
     """Names the user's files, and nothing that is going to be removed."""
 
-    def __init__(self, verbosity: int, copies: _Copies):
-        super().__init__(verbosity)
-        self._copies = copies
+    copies: Copies
 
     def _print(self, text: str, style: str | None = None) -> None:
-        text = self._copies.rename(text, " (first rows)")
+        text = _rename(text, self.copies, " (first rows)")
         if _PREFIX not in text:
             super()._print(text, style)
 
@@ -74,21 +71,22 @@ def smoke_test(resolved: "Resolved", common: Common) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("--smoke-test runs in one process; start it without a launcher")
     begin = time.perf_counter()
-    copies = _Copies()
-    log = _Log(common.verbosity, copies)
+    log = _Log(common.verbosity)
+    copies: Copies = {}
+    log.copies = copies
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, catch_signals(exit_now) as stop:
         try:
             small = _shrink(resolved, Path(name), copies, stop.check)
             done, values = _run(small, common.device, log, stop)
         except (DataError, FileError) as error:
-            raise type(error)(copies.rename(str(error))) from error
+            raise type(error)(_rename(str(error), copies)) from error
     seconds = time.perf_counter() - begin
     text = f"smoke test passed in {seconds:.0f} s: trained {_STEPS} steps, saved, {done}"
     common.print_result(text, passed=True, seconds=seconds, **values)
 
 
 def _shrink(
-    resolved: "Resolved", workdir: Path, copies: _Copies, check: Callable[[], None]
+    resolved: "Resolved", workdir: Path, copies: Copies, check: Callable[[], None]
 ) -> "Resolved":
     """Return the recipe with few steps and small batches, on a few rows of its files.
 
@@ -101,8 +99,7 @@ def _shrink(
     sizes |= {"tokens_per_step": budget, "tokens_per_batch": budget}
     unset: dict[str, Any] = dict.fromkeys(("epochs", "budget", "memory", "warmup_ratio"))
     train, valid = find_inputs(recipe.data, resolved.base, workdir / "stdin", check)
-    if recipe.data.valid_fraction:  # a fraction of a few rows may be no row
-        valid = train
+    valid = train if recipe.data.valid_fraction else valid  # a fraction of few rows may be no row
     known = _copy_rows(valid, workdir / "known", _VALID_ROWS, copies)
     data = {
         "train": _copy_rows(train, workdir / "train", _TRAIN_ROWS, copies) + known,
@@ -119,7 +116,7 @@ def _shrink(
 
 
 def _copy_rows(
-    inputs: Sequence[Input], folder: Path, rows: int, copies: _Copies
+    inputs: Sequence[Input], folder: Path, rows: int, copies: Copies
 ) -> list[dict[str, Any]]:
     """Return the sources with some of their files: copies of the first rows, or links."""
     sources = []
@@ -166,8 +163,8 @@ def _first_lines(file: TextFile, rows: int) -> Iterator[bytes]:
     with open_bytes(file) as source:
         for number, line in enumerate(source):
             # A cell of csv may hold line breaks, between quotes.
-            is_between_rows = file.format != "csv" or quotes % 2 == 0
-            if number and is_between_rows and (number >= rows or size >= _BYTES):
+            is_inside = file.format == "csv" and quotes % 2
+            if number and not is_inside and (number >= rows or size >= _BYTES):
                 return
             yield line
             size, quotes = size + len(line), quotes + line.count(b'"')

@@ -1,26 +1,33 @@
-"""`--grid` and `--seeds`: trains a recipe with several settings, one run after the other."""
+"""`--grid` and `--seeds`: trains a recipe with several settings, one run after the other.
 
+Each run is the command that `--print` prints, in a forked process, which has not imported torch:
+what fails or is killed there ends nothing here.
+"""
+
+import multiprocessing
 import os
 import shlex
 import signal
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from nlpkit.commands import _training
-from nlpkit.commands._forked import Forks
-from nlpkit.commands._grid_runs import GridRun, Sweep, list_axes, list_runs
+from nlpkit.commands import pretrain
+from nlpkit.commands._grid import SEED, Axes, GridRun, Sweep, list_axes, list_runs
 from nlpkit.commands._options import Common
-from nlpkit.durations import seconds
 from nlpkit.errors import DataError, NlpkitError, RunsFailed, Stopped, TryAgain, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
-    from nlpkit.commands._grid import Axis
     from nlpkit.train.log import Log
 
-_KILLED = 128 + 9
+_KILLED = 128 + signal.SIGKILL
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def sweep(asked: Sweep) -> None:
@@ -31,9 +38,7 @@ def sweep(asked: Sweep) -> None:
         RunsFailed: some runs failed; the others are finished.
         Stopped, TryAgain: a signal or the time limit; the running one is saved.
     """
-    from nlpkit.train.log import Log
-
-    common, log = asked.common, Log(asked.common.verbosity)
+    common, log = asked.common, asked.common.open_log()
     _check_options(asked)
     axes = list_axes(asked)
     runs = list_runs(asked, axes)
@@ -41,25 +46,22 @@ def sweep(asked: Sweep) -> None:
         lines = [shlex.join(["nlpkit", *run.arguments]) for run in runs]
         common.print_result("\n".join(lines), commands=lines)
         return
-    root = _find_root(runs[0])
+    root = runs[0].path.parents[runs[0].name.count("/")]
     for run in runs:
-        _training.check_directory(run.resolved, common, asked.options.allow_change)
+        pretrain.check_directory(run.resolved, common, asked.options.allow_change)
         _check_surroundings(run)
     _check_folder(root, axes, runs)
     if common.dry_run:
         log.info(f"{number_of(len(runs), 'runs')} in {root}; the first one:")
-        _training.train(
-            runs[0].resolved, common, asked.options.max_time, asked.options.allow_change
-        )
+        pretrain.train_one(runs[0].resolved, common, asked.options)
         return
+    failed: dict[str, int] = {}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _train_here(asked, runs, log)
-        failed: dict[str, int] = {}
     else:
-        _check_device(common, runs[0])
         failed = _train_all(asked, runs, log)
     if int(os.environ.get("RANK", "0")) == 0:
-        _print_result(common, axes, root, [run for run in runs if run.point.name not in failed])
+        _print_result(common, axes, root, [run for run in runs if run.name not in failed])
     if failed:
         raise RunsFailed(_describe_failures(failed, len(runs)), failed.values())
 
@@ -75,18 +77,12 @@ def _check_options(asked: Sweep) -> None:
         )
 
 
-def _find_root(run: GridRun) -> Path:
-    return run.path.parents[run.point.name.count("/")]
-
-
-def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[GridRun]) -> None:
+def _check_folder(root: Path, axes: Axes, runs: Sequence[GridRun]) -> None:
     """Raise `UsageError` if the folder is a run, or holds runs of another grid."""
     from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
-    from nlpkit.commands._grid import SEED
     from nlpkit.recipe import changed, load
 
-    keys = [axis.key for axis in axes]
-    if (root / RECIPE).is_file() and keys != [SEED]:
+    if (root / RECIPE).is_file() and [*axes] != [SEED]:
         raise UsageError(f"{root} is a run; give --out another directory for the grid")
     own = {run.path.resolve() for run in runs}
     for path in runs_inside(root):
@@ -96,38 +92,23 @@ def _check_folder(root: Path, axes: Sequence["Axis"], runs: Sequence[GridRun]) -
             before = load(str(path / RECIPE)).dump()
         except NlpkitError:  # of another version, or of parts that are not here
             continue
-        other = [
-            key
-            for key in changed(before, runs[0].resolved.dump())
-            if not any(f"{key}.".startswith(f"{axis}.") for axis in keys)
-        ]
-        if other:
-            raise UsageError(
-                f"{root} holds runs of another grid: {path.relative_to(root)} differs in "
-                f"{other[0]}; give --out another directory"
-            )
+        for key in changed(before, runs[0].resolved.dump()):
+            if not any(f"{key}.".startswith(f"{axis}.") for axis in axes):
+                raise UsageError(
+                    f"{root} holds runs of another grid: {path.relative_to(root)} differs in "
+                    f"{key}; give --out another directory"
+                )
 
 
 def _check_surroundings(run: GridRun) -> None:
     """Raise an error if a package or data are missing, or data can be read by one run only."""
     from nlpkit.runs import columns
 
-    _training.check_installed(run.resolved)
+    pretrain.check_installed(run.resolved)
     data = run.resolved.recipe.data
     if any("-" in source.files for source in (*data.train, *data.valid)):
         raise UsageError("data: -: stdin can be read by one run only; write it into a file")
     columns.check(run.resolved)
-
-
-def _check_device(common: Common, run: GridRun) -> None:
-    """Exit if a device that is named is not there; a process of its own looks, and says so.
-
-    A process that has looked for GPUs cannot be forked any more.
-    """
-    if common.device not in ("auto", "cpu"):
-        with (forks := Forks()).pass_signals_on():
-            if code := forks.run([*run.arguments, "--dry-run", "-q"]):
-                raise SystemExit(code)
 
 
 def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
@@ -135,62 +116,109 @@ def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
     from nlpkit.cli import exit_now
     from nlpkit.train.signals import catch_signals
 
-    limit = None if asked.options.max_time is None else seconds(asked.options.max_time)
-    with catch_signals(exit_now, limit) as stop:
+    options = asked.options
+    with catch_signals(exit_now, options.max_time) as stop:
         for number, run in enumerate(runs, 1):
             log.info(f"run {number} of {len(runs)}: {run.path}")
-            _training.one_run(run.resolved, asked.common, asked.options.allow_change, log, stop)
+            common, change = asked.common, options.allow_change
+            pretrain.train_in_directory(run.resolved, common, change, log, stop)
 
 
 def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, int]:
     """Train each run in a process of its own; return the exit codes of those that failed."""
-    from nlpkit.checkpoints.run_directory import RunDirectory
-
-    limit = (
-        None
-        if asked.options.max_time is None
-        else time.monotonic() + seconds(asked.options.max_time)
-    )
-    failed: dict[str, int] = {}
-    forks = Forks()
-    with forks.pass_signals_on():
-        for number, run in enumerate(runs, 1):
-            log.info(f"run {number} of {len(runs)}: {run.point.name}")
-            directory = RunDirectory(run.path)
-            if directory.finished() and _is_as_begun(run):
-                log.info(f"{run.path} is finished; nothing to do")
-                continue
-            arguments = run.arguments
-            if limit is not None:
-                left = limit - time.monotonic()
-                if left < 1:
-                    raise TryAgain(
-                        _describe_stop(number - 1, len(runs), "the time limit is reached")
-                    )
-                arguments = [*arguments, "--max-time", f"{int(left)}s"]
-            # A signal may have come before this run.
-            code = forks.run(arguments) if forks.signal is None else 128 + forks.signal
-            if forks.signal is not None and (code or number < len(runs)):
-                name = f"stopped by {signal.Signals(forks.signal).name}"
-                raise Stopped(_describe_stop(number - 1, len(runs), name), forks.signal)
-            if code == TryAgain.exit_code and limit is not None and limit - time.monotonic() < 2:
-                raise TryAgain(_describe_stop(number - 1, len(runs), "the time limit is reached"))
-            if code:
-                failed[run.point.name] = code
-    return failed
-
-
-def _is_as_begun(run: GridRun) -> bool:
-    """Return whether a finished run has these settings; else it has to go on (--allow-change)."""
     from nlpkit.checkpoints import changes
     from nlpkit.checkpoints.run_directory import RunDirectory
 
-    directory = RunDirectory(run.path)
-    return not changes.check_changes(directory, changes.as_begun(directory, run.resolved), True)
+    limit = asked.options.max_time
+    end = None if limit is None else time.monotonic() + limit
+    failed: dict[str, int] = {}
+    with _pass_signals_on() as child:
+        for number, run in enumerate(runs, 1):
+            log.info(f"run {number} of {len(runs)}: {run.name}")
+            directory = RunDirectory(run.path)
+            # With other settings (--allow-change), a finished run goes on.
+            resolved = changes.as_begun(directory, run.resolved)
+            if directory.finished() and not changes.check_changes(directory, resolved, True):
+                log.info(f"{run.path} is finished; nothing to do")
+                continue
+            where = f"in run {number} of {len(runs)}; the same command goes on"
+            arguments = run.arguments
+            if end is not None:
+                left = int(end - time.monotonic())
+                if left < 1:
+                    raise TryAgain(f"the time limit is reached {where}")
+                arguments = [*arguments, "--max-time", f"{left}s"]
+            code = child.run(arguments)
+            if child.signal is not None and (code or number < len(runs)):
+                name = signal.Signals(child.signal).name
+                raise Stopped(f"stopped by {name} {where}", child.signal)
+            if code == TryAgain.exit_code and end is not None and end - time.monotonic() < 2:
+                raise TryAgain(f"the time limit is reached {where}")
+            if code:
+                failed[run.name] = code
+    return failed
 
 
-def _describe_stop(done: int, count: int, why: str) -> str:
-    return f"{why} in run {done + 1} of {count}; the same command goes on"
+class _Child:
+    """The process of a run; `signal` is the first signal that came meanwhile."""
+
+    signal: int | None = None
+    process: multiprocessing.process.BaseProcess | None = None
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Run `nlpkit ARGUMENTS`, its stdout thrown away; return its exit code, as shells do."""
+        if self.signal is not None:  # it came before this run
+            return 128 + self.signal
+        # Before it has handlers of its own, the new process must not pass signals on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        context = multiprocessing.get_context("fork")
+        self.process = context.Process(target=_run_child, args=(arguments,))
+        self.process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        self.process.join()
+        code = self.process.exitcode or 0
+        self.process = None
+        return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _pass_signals_on() -> Iterator[_Child]:
+    """In this context a signal ends the running child, not this process."""
+    child = _Child()
+
+    def handle(number: int, _: FrameType | None) -> None:
+        child.signal = child.signal or number
+        if child.process is not None and child.process.pid is not None:
+            os.kill(child.process.pid, number)
+
+    before = {number: signal.signal(number, handle) for number in _PASSED_ON}
+    try:
+        yield child
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _run_child(arguments: Sequence[str]) -> None:
+    from nlpkit import cli
+
+    # ^C reaches a group of processes at once; here the parent passes it on, once.
+    os.setpgid(0, 0)
+    for number in _PASSED_ON:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.exit(cli.run(arguments))
+
+
+def _end_with_parent() -> None:
+    """Save and stop when the parent is gone, also one that was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _describe_failures(failed: dict[str, int], count: int) -> str:
@@ -207,14 +235,13 @@ def _describe_failures(failed: dict[str, int], count: int) -> str:
     )
 
 
-def _print_result(common: Common, axes: Sequence["Axis"], root: Path, runs: list[GridRun]) -> None:
+def _print_result(common: Common, axes: Axes, root: Path, runs: Sequence[GridRun]) -> None:
     """Print the figures of finished runs: of seeds their mean, median and deviation."""
     from nlpkit import report as reports
-    from nlpkit.commands import _grid
     from nlpkit.report import seeds
     from nlpkit.report import sweep as report
 
-    if [axis.key for axis in axes] == [_grid.SEED] and runs:
+    if [*axes] == [SEED] and runs:
         best_by = runs[0].resolved.recipe.train.best_by
         numbers = [run.resolved.recipe.seed for run in runs]
         try:

@@ -1,14 +1,12 @@
 """Evaluate a checkpoint on held-out data."""
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._decoding import decoding_settings
-from nlpkit.commands._evaluation import AnswerOptions, Checkpoint, RowOptions, TokensPerBatch
-from nlpkit.commands._options import Common, Family, Precision, shared
+from nlpkit.commands._options import Checkpoint, Common, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
@@ -33,43 +31,36 @@ MOVED = {
 
 
 @dataclass(frozen=True)
-class DataOptions(RowOptions):
-    """As `RowOptions`, and how data without a recipe are read."""
+class Answers:
+    """How answers are generated; None is what the recipe says."""
 
-    text_key: Annotated[
-        str | None, typer.Option("--text-key", metavar="KEY", help="as data.text_key in a recipe")
-    ] = None
+    beam: int | None = option(
+        "--beam N",
+        "beams of each generated answer; default: eval.beam of the run's recipe, or 1",
+        min=1,
+    )
+    length_penalty: float | None = option(
+        "--length-penalty X",
+        "rank beams by log-probability / length ** X; default: eval.length_penalty, or 1",
+    )
+    max_new_tokens: int | None = option("--max-new-tokens N", "of each generated answer", min=1)
 
 
 @dataclass(frozen=True)
 class Pictures:
     """What is drawn."""
 
-    confusion: Annotated[
-        str | None,
-        typer.Option(
-            "--confusion",
-            metavar="FILE.png",
-            help="draw how many rows of each class are predicted as which class",
-        ),
-    ] = None
-    attention: Annotated[
-        str | None,
-        typer.Option(
-            "--attention",
-            metavar="FILE.png",
-            help="draw which tokens of the source the model attends to while it writes the first "
-            "rows",
-        ),
-    ] = None
-    attention_layer: Annotated[
-        int | None,
-        typer.Option(
-            "--attention-layer",
-            metavar="N",
-            help="with --attention: layer of the decoder, from 1; default: the last but one",
-        ),
-    ] = None
+    confusion: str | None = option(
+        "--confusion FILE.png", "draw how many rows of each class are predicted as which class"
+    )
+    attention: str | None = option(
+        "--attention FILE.png",
+        "draw which tokens of the source the model attends to while it writes the first rows",
+    )
+    attention_layer: int | None = option(
+        "--attention-layer N",
+        "with --attention: layer of the decoder, from 1; default: the last but one",
+    )
 
     def __post_init__(self) -> None:
         if self.attention is None and self.attention_layer is not None:
@@ -80,24 +71,17 @@ class Pictures:
             )
 
 
-@dataclass(frozen=True)
-class Computation:
-    """How the checkpoint is opened and computed."""
-
-    tokens_per_batch: TokensPerBatch = 4096
-    precision: Precision = "auto"
-    family: Family = None
-
-
-@shared("device", "json", "quiet", "verbose")
-def command(
-    checkpoint: Checkpoint,
-    common: Common,
-    data: DataOptions,
-    answers: AnswerOptions,
-    pictures: Pictures,
-    computation: Computation,
-) -> None:
+@shared(
+    "data",
+    "metrics",
+    "predictions",
+    "text_key",
+    "tokens_per_batch",
+    "precision",
+    "family",
+    "device",
+)
+def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: Pictures) -> None:
     """Evaluate a checkpoint on held-out data.
 
     Prints the loss (in nats per target), perplexity and bits per character if text is predicted,
@@ -111,51 +95,54 @@ def command(
     minimal pairs, and the surprisal of each word.
     """
     from nlpkit.data.template import check_option
+    from nlpkit.score.named import split
 
-    check_option("--text-key", data.text_key)
-    metrics = data.split_metrics()
+    check_option("--text-key", common.text_key)
+    metrics = split(common.metrics) if common.metrics else None
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
     from nlpkit.evaluate import write_rows
-    from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
-    log = Log(common.verbosity)
+    log = common.open_log()
     runs = seed_runs(user_path(checkpoint))
-    given = {"predictions": data.predictions} | asdict(pictures)
-    for option in [name for name, file in given.items() if runs and file is not None]:
-        raise UsageError(f"--{option}: {checkpoint} holds runs of --seeds; name one of them")
+    given = {"predictions": common.predictions} | asdict(pictures)
+    for name in [name for name, file in given.items() if runs and file is not None]:
+        raise UsageError(f"--{name}: {checkpoint} holds runs of --seeds; name one of them")
     results: list[dict[str, Any]] = []
     with catch_signals(exit_now) as stop:
         for path in [path for _, path in runs] or [Path(checkpoint)]:
-            run = _open(path, common.device, data, computation, log, stop.check)
-            _check(run, checkpoint, data, pictures)
+            run = _open(path, common, log, stop.check)
+            _check(run, checkpoint, common, pictures)
             generation = _choose_generation(run, answers, pictures.attention is not None, log)
             if pictures.attention is not None:
-                _draw_attention(run, generation, pictures)
+                from nlpkit.evaluate.alignments import draw_alignments
+
+                file = user_path(pictures.attention)
+                draw_alignments(run, generation, file, pictures.attention_layer)
             figures, rows = run.evaluate(metrics, generation, log, stop)
             results.append(figures)
     _print(results, [seed for seed, _ in runs], common)
-    if data.predictions is not None:
-        write_rows(Path(data.predictions), rows)
+    if common.predictions is not None:
+        write_rows(Path(common.predictions), rows)
     if pictures.confusion is not None:
-        _draw_confusion(figures["confusion"], pictures.confusion, log)
+        from nlpkit.report.figures import confusion_figure
+
+        confusion_figure(**figures["confusion"], path=Path(pictures.confusion))
+        log.info(f"drawn: {pictures.confusion}")
 
 
-def _check(run: "Evaluation", checkpoint: str, data: DataOptions, pictures: Pictures) -> None:
+def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Pictures) -> None:
     """Raise `UsageError` for what this checkpoint cannot give."""
     if pictures.confusion is not None and not run.classes:
         raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")
-    if data.predictions is not None and not run.is_task:
+    if common.predictions is not None and not run.is_task:
         raise UsageError(
             f"--predictions: {checkpoint} was trained on running text; it has no answers to write"
         )
 
 
-def _open(
-    path: Path, device: str, data: DataOptions, computation: Computation, log: "Log", check: Any
-) -> "Evaluation":
-    """Open a checkpoint and its held-out data."""
+def _open(path: Path, common: Common, log: "Log", check: Callable[[], None]) -> "Evaluation":
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import source
     from nlpkit.evaluate.held_out import Evaluation
@@ -163,18 +150,16 @@ def _open(
 
     # In bf16 the weights are fp32, as in training.
     opened = open_checkpoint(
-        path, device=device, family=computation.family, info=log.info, warn=log.warn,
-        precision="auto" if computation.precision == "auto" else "fp32",
+        path, device=common.device, family=common.family, info=log.info, warn=log.warn,
+        precision="auto" if common.precision == "auto" else "fp32",
     )  # fmt: skip
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, should_stop=check)
-    found = source.find_data(opened, data.data or (), data.text_key, log, callbacks)
-    autocast = computation.precision == "bf16"
-    return Evaluation(opened, found, computation.tokens_per_batch, callbacks, autocast=autocast)
+    found = source.find_data(opened, common.data or (), common.text_key, log, callbacks)
+    autocast = common.precision == "bf16"
+    return Evaluation(opened, found, common.tokens_per_batch, callbacks, autocast=autocast)
 
 
-def _choose_generation(
-    run: "Evaluation", answers: AnswerOptions, draws: bool, log: "Log"
-) -> "Settings":
+def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "Log") -> "Settings":
     """Return how answers are generated; warn of options without effect."""
     from nlpkit.contracts.task import writes_answers
 
@@ -187,19 +172,6 @@ def _choose_generation(
     for name in [name for name in chosen if name in reasons]:
         log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")
     return generation
-
-
-def _draw_confusion(table: dict[str, Any], file: str, log: "Log") -> None:
-    from nlpkit.report.figures import confusion_figure
-
-    confusion_figure(**table, path=Path(file))
-    log.info(f"drawn: {file}")
-
-
-def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Pictures) -> None:
-    from nlpkit.evaluate.alignments import draw_alignments
-
-    draw_alignments(run, generation, user_path(str(pictures.attention)), pictures.attention_layer)
 
 
 def _print(results: list[dict[str, Any]], seeds: list[int], common: Common) -> None:

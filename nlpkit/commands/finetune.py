@@ -1,15 +1,13 @@
 """Adapt a checkpoint to a task."""
 
-import contextlib
+import json
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import typer
-
-from nlpkit.commands._options import Common, Family, RecipeName, RunOptions, shared
-from nlpkit.commands.pretrain import train
-from nlpkit.disk import user_path
+from nlpkit.commands._options import Common, RecipeName, RunOptions, option, shared
+from nlpkit.commands.pretrain import SHARED, train
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -20,26 +18,21 @@ DEFAULT, COMMAND_LINE = "default", "command line"  # values in `recipe.Resolved.
 # Adapters need about ten times the learning rate of full tuning (Schulman et al. 2025,
 # "LoRA Without Regret"), but beyond the second of these they diverge: docs/cpm_ant.md.
 LORA_LR, LORA_LR_MAX = 10, 1e-2
-From = Annotated[
-    str | None,
-    typer.Option(
-        "--from", metavar="CKPT", help="start from this checkpoint or run, instead of init_from"
-    ),
-]
-Lora = Annotated[
-    bool,
-    typer.Option("--lora", help="train low-rank adapters only, even if RECIPE has no lora:"),
-]
 
 
-@shared()
+@dataclass(frozen=True)
+class Start:
+    """What is tuned, and how."""
+
+    start: str | None = option(
+        "--from CKPT", "start from this checkpoint or run, instead of init_from"
+    )
+    lora: bool = option("--lora", "train low-rank adapters only, even if RECIPE has no lora:")
+
+
+@shared(*SHARED, "family")
 def command(
-    common: Common,
-    runs: RunOptions,
-    recipe: RecipeName = DEFAULT_RECIPE,
-    start: From = None,
-    lora: Lora = False,
-    family: Family = None,
+    common: Common, runs: RunOptions, start: Start, recipe: RecipeName = DEFAULT_RECIPE
 ) -> None:
     """Adapt a checkpoint to a task.
 
@@ -56,67 +49,35 @@ def command(
     directory of the run. All are checked before the first one begins. A run that fails does not
     stop the others. The same command again does what is left. `nlpkit report DIR` is their table.
     """
-    options = {"--from": start, "--family": family}
+    options = {"--from": start.start, "--family": common.family}
     words = [word for name, value in options.items() if value for word in (name, value)]
-    train(
-        ("finetune", recipe, *words, *(["--lora"] if lora else ())),
-        lambda sets: _load(common, recipe, start, lora, family, sets),
-        common,
-        runs,
-    )
+    words += ["--lora"] if start.lora else []
+    load = partial(_load, common, recipe, start)
+    train(("finetune", recipe, *words), load, common, runs)
 
 
-def _restore_link(start: str, out: str) -> str:
-    """Return `start`, or the link to its latest checkpoint if the recipe of the run `out` has it.
-
-    Older versions of nlpkit replaced a run by this link, and such runs must resume.
-    """
-    from nlpkit.checkpoints.run_directory import RECIPE
-    from nlpkit.recipe import load
-
-    pointer, kept = str(Path(start) / "checkpoints/latest"), user_path(out) / RECIPE
-    return pointer if kept.is_file() and load(str(kept)).recipe.init_from == pointer else start
-
-
-def _quoted(text: str) -> str:
-    import json
-
-    return json.dumps(text)
-
-
-def _load(
-    common: Common,
-    recipe: str,
-    start: str | None,
-    lora: bool,
-    family: str | None,
-    more: Sequence[str] = (),
-) -> "Resolved":
+def _load(common: Common, recipe: str, start: Start, more: Sequence[str] = ()) -> "Resolved":
     """Return the recipe with the changes of the options; check that `init_from` exists."""
     from nlpkit import recipe as recipes
 
     sets = common.list_changes()
-    if start is not None:
-        sets.append(f"init_from={_quoted(start)}")
-    if lora:
+    if start.start is not None:
+        sets.append(f"init_from={json.dumps(start.start)}")
+    if start.lora:
         sets += _choose_lora_settings(recipes.load(recipe, sets))
     if common.out is not None:
-        sets.append(f"out={_quoted(common.out)}")
+        sets.append(f"out={json.dumps(common.out)}")
     sets += more
     resolved = recipes.load(recipe, sets)
-    if start is not None:
-        sets.append(f"init_from={_quoted(_restore_link(start, resolved.recipe.out))}")
-        resolved = recipes.load(recipe, sets)
     _check_start(resolved)
-    if family is not None:
-        resolved = recipes.load(recipe, [*sets, f"model={_build_section(resolved, family)}"])
+    if common.family is not None:
+        section = _build_section(resolved, common.family)
+        resolved = recipes.load(recipe, [*sets, f"model={section}"])
     return resolved
 
 
 def _build_section(resolved: "Resolved", family: str) -> str:
     """Return the section `model`: the family, with the sizes in the checkpoint's `config.json`."""
-    import json
-
     from nlpkit.checkpoints import files, hf_layout
     from nlpkit.models import families
     from nlpkit.models.formats import hf_reading
@@ -143,7 +104,7 @@ def _build_section(resolved: "Resolved", family: str) -> str:
 def _choose_lora_settings(resolved: "Resolved") -> list[str]:
     """Return the settings that `--lora` adds to the recipe."""
     recipe, origin = resolved.recipe, resolved.origin
-    sets = [f"out={_quoted(recipe.out + '-lora')}"]
+    sets = [f"out={json.dumps(recipe.out + '-lora')}"]
     if recipe.lora is None:
         sets.append("lora={}")
     origins = {source for name, source in origin.items() if name.startswith("lora.")}
@@ -160,10 +121,6 @@ def _check_start(resolved: "Resolved") -> None:
     named = resolved.recipe.init_from
     if named is None or resolved.path(named).exists():
         return
-    parts = Path(named).parts
-    hint = ""
-    with contextlib.suppress(ValueError, IndexError):
-        name = parts[parts.index("runs") + 1]
-        if name in recipes.packaged():
-            hint = f"; `nlpkit pretrain {name}` makes one"
+    name = named.partition("runs/")[2].partition("/")[0]
+    hint = f"; `nlpkit pretrain {name}` makes one" if name in recipes.packaged() else ""
     raise FileError(f"{named}: no such checkpoint to start from{hint}")

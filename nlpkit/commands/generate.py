@@ -5,10 +5,8 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from nlpkit.commands._decoding import Decoding
-from nlpkit.commands._options import Common, Family, Precision, shared
+from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 
@@ -22,47 +20,28 @@ _KEY = "input"  # of a line of jsonl
 # Characters that would end a line or a column, and the backslash.
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
-Checkpoint = Annotated[
-    str,
-    typer.Argument(
-        metavar="CKPT",
-        help="a run (its best checkpoint), a checkpoint, or a directory of transformers",
-    ),
-]
-File = Annotated[str, typer.Argument(metavar="FILE|-", help="one input per line; - is stdin")]
+File = Annotated[str, argument("FILE|-", "one input per line; - is stdin")]
 
 
 @dataclass(frozen=True)
 class LineOptions:
     """How lines are read and written."""
 
-    key: Annotated[
-        str | None,
-        typer.Option(
-            "--key",
-            metavar="KEY",
-            help=f"lines are JSON objects with the input in KEY, or a template; default for "
-            f"*.jsonl: {_KEY}",
-        ),
-    ] = None
-    echo: Annotated[bool, typer.Option("--echo", help="print the input in front of the output")] = (
-        False
+    key: str | None = option(
+        "--key KEY",
+        f"lines are JSON objects with the input in KEY, or a template; default for *.jsonl: {_KEY}",
     )
-    batch: Annotated[
-        int,
-        typer.Option("--batch", metavar="N", min=1, help="inputs that are computed at once"),
-    ] = 32
+    echo: bool = option("--echo", "print the input in front of the output")
+    batch: int = option("--batch N", "inputs that are computed at once", default=32, min=1)
 
 
-@shared("device", "json", "quiet", "verbose")
+@shared("precision", "family", "device")
 def command(
     checkpoint: Checkpoint,
     common: Common,
     decoding: Decoding,
     lines: LineOptions,
     file: File = "-",
-    precision: Precision = "auto",
-    family: Family = None,
 ) -> None:
     """Generate text with CKPT from lines of FILE.
 
@@ -76,9 +55,7 @@ def command(
     after them), and stderr shows how many inputs were cut.
     """
     settings = decoding.settings()
-    from nlpkit.train.log import Log
-
-    log = Log(common.verbosity)
+    log = common.open_log()
     inputs = _open_inputs(file, lines.key)
     for name, why in settings.without_effect().items():
         if not settings.is_default(name):
@@ -87,8 +64,8 @@ def command(
     from nlpkit.runs.open_checkpoint import open_checkpoint
 
     opened = open_checkpoint(
-        checkpoint, device=common.device, precision=precision, family=family, info=log.info,
-        warn=log.warn,
+        checkpoint, device=common.device, precision=common.precision, family=common.family,
+        info=log.info, warn=log.warn,
     )  # fmt: skip
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     if inputs.is_terminal:

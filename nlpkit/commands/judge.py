@@ -5,52 +5,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from nlpkit.commands._evaluation import Checkpoint, Method, TokensPerBatch
-from nlpkit.commands._options import Common, Family, shared
+from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.likelihood import Likelihood
     from nlpkit.evaluate.pairs import Scores
     from nlpkit.evaluate.sentences import Sentence
+    from nlpkit.train.log import Log
 
-Files = Annotated[
-    list[str],
-    typer.Argument(metavar="FILE…", help="texts, such as a txt file with a sentence a line"),
-]
+Files = Annotated[list[str], argument("FILE…", "texts, such as a txt file with a sentence a line")]
 
 
 @dataclass(frozen=True)
 class Judged:
     """What the files hold, and what is written."""
 
-    pairs: Annotated[
-        bool,
-        typer.Option(
-            "--pairs",
-            help="FILEs are minimal pairs as BLiMP's jsonl, or directories of such files: how "
-            "often the good sentence has the higher probability",
-        ),
-    ] = False
-    surprisal: Annotated[
-        str | None,
-        typer.Option(
-            "--surprisal",
-            metavar="OUT.tsv",
-            help="write -log p of each sentence, word, token and character to OUT.tsv",
-        ),
-    ] = None
-    predictions: Annotated[
-        str | None,
-        typer.Option(
-            "--predictions", metavar="FILE", help="with --pairs: write the scores of each pair"
-        ),
-    ] = None
-    text_key: Annotated[
-        str | None, typer.Option("--text-key", metavar="KEY", help="as data.text_key in a recipe")
-    ] = None
+    pairs: bool = option(
+        "--pairs",
+        "FILEs are minimal pairs as BLiMP's jsonl, or directories of such files: how "
+        "often the good sentence has the higher probability",
+    )
+    surprisal: str | None = option(
+        "--surprisal OUT.tsv", "write -log p of each sentence, word, token and character to OUT.tsv"
+    )
+    predictions: str | None = option(
+        "--predictions FILE", "with --pairs: write the scores of each pair"
+    )
 
     def __post_init__(self) -> None:
         if not self.pairs and self.surprisal is None:
@@ -59,16 +40,8 @@ class Judged:
             raise UsageError("--predictions: --surprisal OUT.tsv has the values of all sentences")
 
 
-@shared("device", "json", "quiet", "verbose")
-def command(
-    checkpoint: Checkpoint,
-    files: Files,
-    common: Common,
-    judged: Judged,
-    method: Method = None,
-    tokens_per_batch: TokensPerBatch = 4096,
-    family: Family = None,
-) -> None:
+@shared("text_key", "method", "tokens_per_batch", "family", "device")
+def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged) -> None:
     """Score texts as they are: minimal pairs, or the surprisal of each word.
 
     --pairs prints how often the model gives the acceptable sentence of a pair the higher
@@ -77,18 +50,15 @@ def command(
     """
     from nlpkit.data.template import check_option
 
-    check_option("--text-key", judged.text_key)
+    check_option("--text-key", common.text_key)
     from nlpkit.evaluate import pairs, sentences, surprisal, write_rows
-    from nlpkit.train.log import Log
 
-    log = Log(common.verbosity)
+    log = common.open_log()
     found = sentences.read_pairs(files) if judged.pairs else []
-    texts = pairs.list_sentences(found) or sentences.read_texts(files, judged.text_key)
-    likelihood, scores = _score(checkpoint, texts, method, tokens_per_batch, family, common)
-    result: dict[str, Any] = {
-        "checkpoint": str(likelihood.opened.path),
-        "method": likelihood.method,
-    }
+    texts = pairs.list_sentences(found) or sentences.read_texts(files, common.text_key)
+    likelihood, scores = _score(checkpoint, texts, common, log)
+    path, method = str(likelihood.opened.path), likelihood.method
+    result: dict[str, Any] = {"checkpoint": path, "method": method}
     table = ""
     if found:
         figures, rows = pairs.compute_figures(found, scores, log.warn)
@@ -104,28 +74,21 @@ def command(
 
 
 def _score(
-    checkpoint: str,
-    texts: Sequence["Sentence"],
-    method: str | None,
-    tokens_per_batch: int,
-    family: str | None,
-    common: Common,
+    checkpoint: str, texts: Sequence["Sentence"], common: Common, log: "Log"
 ) -> tuple["Likelihood", "Scores"]:
     """Return the opened model, and the log-probabilities of the texts."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate import pairs
     from nlpkit.evaluate.likelihood import Likelihood
     from nlpkit.runs.open_checkpoint import open_checkpoint
-    from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
-    log = Log(common.verbosity)
     with catch_signals(exit_now) as stop:
         opened = open_checkpoint(
-            checkpoint, device=common.device, precision="fp32", family=family, info=log.info,
-            warn=log.warn,
+            checkpoint, device=common.device, precision="fp32", family=common.family,
+            info=log.info, warn=log.warn,
         )  # fmt: skip
-        likelihood = Likelihood(opened, method, tokens_per_batch=tokens_per_batch)
+        likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
 
         def done(count: int) -> None:
             stop.check()

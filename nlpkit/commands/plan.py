@@ -2,40 +2,32 @@
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 from nlpkit.train.param_groups import line
 
-BatchOption = Annotated[
-    bool, typer.Option("--batch", help="print the first batch instead, one token per line")
-]
-Mask = Annotated[
-    str | None,
-    typer.Option(
-        "--mask", metavar="FILE.png", help="draw which tokens attend to which in the first batch"
-    ),
-]
-NoProbe = Annotated[
-    bool, typer.Option("--no-probe", help="measure nothing; the plan has no estimate then")
-]
 _SECTIONS = ("data", "packing", "model", "estimate")
 _KEYS = 31  # columns; a longer key shifts its own line only
 
 
-@shared("overrides", "budget", "device", "json", "quiet", "verbose")
-def command(
-    recipe: RecipeName,
-    common: Common,
-    batch: BatchOption = False,
-    mask: Mask = None,
-    no_probe: NoProbe = False,
-) -> None:
+@dataclass(frozen=True)
+class Shown:
+    """What is measured, and shown."""
+
+    batch: bool = option("--batch", "print the first batch instead, one token per line")
+    mask: str | None = option(
+        "--mask FILE.png", "draw which tokens attend to which in the first batch"
+    )
+    no_probe: bool = option("--no-probe", "measure nothing; the plan has no estimate then")
+
+
+@shared("overrides", "budget", "device")
+def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     """Show what RECIPE would do, without training: data, packing, size, memory, time.
 
     Memory is checked on the longest batch. If this does not fit, the plan is still printed, with a
@@ -44,26 +36,25 @@ def command(
     With --json the keys are sorted. data, packing, model, settings and origin are the same at every
     call, and estimate is measured. docs/design.md lists the keys.
     """
-    from nlpkit.train.log import Log
-
     resolved = common.load(recipe)
     from nlpkit.runs import columns
 
     columns.check(resolved)  # before torch is loaded
     from nlpkit import plan as planning
 
-    log = Log(common.verbosity)
+    log = common.open_log()
     log.warn_all(resolved.warnings)
-    plan = planning.make(resolved, user_path(resolved.recipe.out), common.device, log, not no_probe)
-    if mask is not None:
-        planning.draw_mask(plan, Path(mask))
-        log.info(f"drawn: {mask}")
-    if batch:
+    out, measure = user_path(resolved.recipe.out), not shown.no_probe
+    plan = planning.make(resolved, out, common.device, log, measure)
+    if shown.mask is not None:
+        planning.draw_mask(plan, Path(shown.mask))
+        log.info(f"drawn: {shown.mask}")
+    if shown.batch:
         for line in planning.format_batch(plan):
             print(line)
         return
     described = planning.describe(plan)
-    if not no_probe:
+    if measure:
         from nlpkit.plan.probe import probe
 
         described["estimate"] = probe(plan)

@@ -1,16 +1,23 @@
 """Train RECIPE from scratch, or resume its run."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands import _training
 from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
+from nlpkit.disk import user_path
+from nlpkit.errors import DivergedError, FileError, UsageError
 
 if TYPE_CHECKING:
+    from nlpkit.checkpoints.run_directory import RunDirectory
     from nlpkit.recipe import Resolved
+    from nlpkit.train.log import Log
+    from nlpkit.train.signals import StopFlag
+
+SHARED = ("overrides", "budget", "out", "device", "resume", "dry_run")  # options, as in finetune
 
 
-@shared()
+@shared(*SHARED)
 def command(recipe: RecipeName, common: Common, runs: RunOptions) -> None:
     """Train RECIPE from scratch, or resume its run.
 
@@ -37,7 +44,7 @@ def train(
     with further settings, as `--set` takes them.
     """
     if runs.grid or runs.print_runs or (runs.seeds is not None and not runs.smoke_test):
-        from nlpkit.commands._grid_runs import Sweep
+        from nlpkit.commands._grid import Sweep
         from nlpkit.commands._sweep import sweep
 
         sweep(Sweep(words, load, common, runs))
@@ -46,4 +53,132 @@ def train(
 
         smoke_test(load(()), common)
     else:
-        _training.train(load(()), common, runs.max_time, runs.allow_change)
+        train_one(load(()), common, runs)
+
+
+def train_one(resolved: "Resolved", common: Common, runs: RunOptions) -> None:
+    """Train the recipe, or resume its run, and print the directory of the run's checkpoint."""
+    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints.run_directory import process_rank
+    from nlpkit.cli import exit_now
+    from nlpkit.train.signals import catch_signals
+
+    log = common.open_log()
+    if process_rank() == 0:
+        log.warn_all(resolved.warnings)
+    if common.dry_run:
+        _print_plan(resolved, common, runs, log)
+        return
+    with catch_signals(exit_now, runs.max_time) as stop:
+        train_in_directory(resolved, common, runs.allow_change, log, stop)
+    if process_rank() != 0:
+        return
+    chosen = files.choose_checkpoint(user_path(resolved.recipe.out))
+    assert chosen is not None  # the run is finished
+    checkpoint, which = chosen
+    best_by = resolved.recipe.train.best_by
+    why = f"by held-out {best_by}" if which == "best" else "as no evaluation chose a best one"
+    log.info(f"checkpoint of the run: the {which}, {why}: {checkpoint.name}")
+    common.print_result(str(checkpoint), checkpoint=str(checkpoint))
+
+
+def _print_plan(resolved: "Resolved", common: Common, runs: RunOptions, log: "Log") -> None:
+    from nlpkit.runs import columns
+
+    _check(resolved, common)
+    resolved = check_directory(resolved, common, runs.allow_change)
+    columns.check(resolved)
+    from nlpkit.plan import dry_run
+
+    described = dry_run(resolved, user_path(resolved.recipe.out), common.device, log)
+    if common.json:
+        common.print_result("", **described)
+
+
+def train_in_directory(
+    resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
+) -> None:
+    """Train the recipe, or resume its run; a finished run is only reported."""
+    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
+    from nlpkit.runs import columns
+
+    _check(resolved, common)
+    directory = RunDirectory(user_path(resolved.recipe.out))
+    with directory.locked():
+        changed = []
+        if files.list_checkpoints(directory.path):
+            from nlpkit.checkpoints import changes
+
+            resolved = changes.as_begun(directory, resolved)
+            changed = changes.check_changes(directory, resolved, allow_change)
+        if not changed and directory.finished():
+            if common.resume == "never":
+                raise UsageError(
+                    f"{directory.path} holds a finished run; give --out another directory"
+                )
+            log.info(f"{directory.path} is finished; nothing to do")
+            return
+        if process_rank() == 0:
+            _announce(directory, common.resume, changed, log)
+        columns.check(resolved)  # before torch is loaded
+        from nlpkit.runs.pretrain import pretrain
+
+        device, resume = common.device, common.resume
+        try:
+            pretrain(resolved, directory, device=device, resume=resume, log=log, stop=stop)
+        except DivergedError:
+            if process_rank() == 0:
+                directory.set_status(diverged=True)  # for the report
+            raise
+
+
+def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "Log") -> None:
+    from nlpkit.checkpoints import files
+
+    saved = files.list_checkpoints(directory.path)
+    newest = f"step {saved[0].step}" if saved else ""
+    where = {"auto": newest, "never": ""}.get(resume, resume)
+    where = f"resumes from {where}" if where else "new"
+    log.info(f"run: {directory.path.absolute()} ({where})")
+    if changed:
+        log.info(f"changed since the start of the run: {', '.join(changed)}")
+
+
+def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":
+    """Return the recipe as a run that is in its directory goes on with it; write nothing.
+
+    Raises:
+        UsageError: training would refuse to go on with this run.
+    """
+    from nlpkit.checkpoints import changes, files
+    from nlpkit.checkpoints.run_directory import RunDirectory
+
+    directory = RunDirectory(user_path(resolved.recipe.out))
+    resolved = changes.as_begun(directory, resolved)
+    changes.check_changes(directory, resolved, allow_change)
+    if common.resume == "never" and files.list_directories(directory.path):
+        raise UsageError(f"{directory.path} has checkpoints of a run; give --out another directory")
+    return resolved
+
+
+def _check(resolved: "Resolved", common: Common) -> None:
+    """Raise an error if a checkpoint, a tracker or the device is missing, before any work."""
+    if common.resume not in ("auto", "never") and not Path(common.resume).exists():
+        raise FileError(f"--resume {common.resume}: no such checkpoint")
+    check_installed(resolved)
+    if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
+        from nlpkit.train.machine import find_device
+
+        find_device(common.device)
+
+
+def check_installed(resolved: "Resolved") -> None:
+    """Raise an error if a package is missing that a tracker or the optimizer needs."""
+    from nlpkit.train import param_groups
+
+    if names := resolved.recipe.train.trackers:
+        from nlpkit.train import trackers
+
+        trackers.check_installed(names)
+    param_groups.check_installed(resolved.recipe.train.optimizer.module.PACKAGE)

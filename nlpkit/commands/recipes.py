@@ -1,32 +1,33 @@
 """List the packaged recipes, print one, or say which parts a recipe can name."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from nlpkit import completion
-from nlpkit.commands._options import Common, shared
+from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
 
 Name = Annotated[
     str | None,
-    typer.Argument(
-        metavar="NAME|schema|parts",
+    argument(
+        "NAME|schema|parts",
+        "a recipe to print, the JSON schema of all, or the parts that a recipe can name",
         autocompletion=completion.list_printed,
-        help="a recipe to print, the JSON schema of all, or the parts that a recipe can name",
     ),
 ]
 
 
-Whole = Annotated[
-    bool, typer.Option("--whole", help="print NAME, or a file, with all that its bases say")
-]
+@dataclass(frozen=True)
+class Shown:
+    """How much is printed."""
+
+    whole: bool = option("--whole", "print NAME, or a file, with all that its bases say")
 
 
-@shared("json", "quiet", "verbose")
-def command(common: Common, name: Name = None, whole: Whole = False) -> None:
+@shared()
+def command(common: Common, shown: Shown, name: Name = None) -> None:
     """List the packaged recipes, print one, or say which parts a recipe can name.
 
     `nlpkit recipes cpm_ant > mine.yaml` makes a copy to change. A recipe that begins with
@@ -40,7 +41,7 @@ def command(common: Common, name: Name = None, whole: Whole = False) -> None:
     """
     import json
 
-    if whole:
+    if shown.whole:
         from nlpkit.recipe.extends import write_whole
 
         if name is None:

@@ -2,59 +2,43 @@
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from nlpkit.commands._options import Common, shared
+from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from nlpkit.report.sweep import Row, Table
     from nlpkit.train.log import Log
 
-Runs = Annotated[
-    list[str],
-    typer.Argument(metavar="RUN...", help="run directories, or those of --grid or --seeds"),
-]
-Output = Annotated[
-    str | None,
-    typer.Option(
-        "-o",
-        "--output",
-        metavar="FILE",
-        help="FILE.html, or only the curves as .svg or .png; default: RUN/report.html, or "
-        "./report.html of several runs",
-    ),
-]
-Sort = Annotated[
-    str | None,
-    typer.Option(
-        "--sort",
-        metavar="COLUMN",
-        help="sort the table of a directory of runs by a figure, such as held_out.loss, or by a "
+Runs = Annotated[list[str], argument("RUN...", "run directories, or those of --grid or --seeds")]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is written, and how."""
+
+    output: str | None = option(
+        "--output -o FILE",
+        "FILE.html, or only the curves as .svg or .png; default: RUN/report.html, or ./report.html "
+        "of several runs",
+    )
+    sort: str | None = option(
+        "--sort COLUMN",
+        "sort the table of a directory of runs by a figure, such as held_out.loss, or by a "
         "setting; default: what selects the best evaluation",
-    ),
-]
-Csv = Annotated[
-    bool,
-    typer.Option(
+    )
+    csv: bool = option(
         "--csv",
-        help="print as CSV a row for each step of each run, or the table of a directory of runs, "
-        "and write no page",
-    ),
-]
+        "print as CSV a row for each step of each run, or the table of a directory of runs, and "
+        "write no page",
+    )
 
 
-@shared("json", "quiet", "verbose")
-def command(
-    runs: Runs,
-    common: Common,
-    output: Output = None,
-    sort: Sort = None,
-    csv: Csv = False,
-) -> None:
+@shared()
+def command(runs: Runs, common: Common, asked: Asked) -> None:
     """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
 
     The page needs no network. The runs may still be running. Prints the path of the page. The
@@ -67,25 +51,25 @@ def command(
     """
     from nlpkit import report
     from nlpkit.report import records, sweep
-    from nlpkit.train.log import Log
 
-    if csv and (output is not None or common.json):
+    if asked.csv and (asked.output is not None or common.json):
         raise UsageError(
             "--csv prints to stdout; leave -o and --json out, and redirect: > FILE.csv"
         )
-    log = Log(common.verbosity)
+    log = common.open_log()
     log.detail(f"reading {', '.join(runs)}")
     paths = [Path(run) for run in runs]
     folders = [path for path in paths if report.find_runs(path)]
     histories = report.read(paths, may_be_empty=bool(folders))
-    table = sweep.make_table(histories, sort)
-    if csv:
+    table = sweep.make_table(histories, asked.sort)
+    if asked.csv:
         as_table = records.write_csv(table.cells(), table.columns) if folders else ""
         sys.stdout.write(as_table or records.write_steps(histories))
         return
     page = None
     if with_steps := [history for history in histories if history.last_step]:
-        page = str(report.write(paths, None if output is None else Path(output), with_steps))
+        output = Path(asked.output) if asked.output is not None else None
+        page = str(report.write(paths, output, with_steps))
     values: dict[str, Any] = {"report": page}
     compared = _compare(paths, folders, table, log)
     lines = [_describe(each) for each in compared]

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from nlpkit.selftest import Bench, Proof
 
 
-@shared("overrides", "device", "json", "quiet", "verbose")
+@shared("overrides", "device")
 def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     """Prove in seconds that RECIPE's objective and model work on this machine.
 
@@ -24,10 +24,9 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     resolved = common.load(recipe)
     from nlpkit import selftest
     from nlpkit.cli import exit_now
-    from nlpkit.train.log import Log
     from nlpkit.train.signals import catch_signals
 
-    log = Log(common.verbosity)
+    log = common.open_log()
     proofs: list[Proof] = []
     with catch_signals(exit_now) as stop:
         with selftest.bench(resolved, device=common.device, log=log, stop=stop) as bench:

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._decoding import decoding_settings
-from nlpkit.commands._evaluation import Checkpoint, Method, RowOptions, TokensPerBatch
-from nlpkit.commands._options import Common, Family, RecipeName, shared
+from nlpkit.commands._options import Checkpoint, Common, RecipeName, option, shared
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,54 +17,27 @@ if TYPE_CHECKING:
 class ShotOptions:
     """How many examples stand in the prompt, and how they are drawn."""
 
-    shots: Annotated[
-        int,
-        typer.Option("--shots", metavar="K", min=0, help="training rows in front of each row"),
-    ] = 0
-    seeds: Annotated[
-        int,
-        typer.Option(
-            "--seeds",
-            metavar="N",
-            min=1,
-            help="draw the examples with N seeds; print mean, median and deviation",
-        ),
-    ] = 1
-    show_prompt: Annotated[
-        bool,
-        typer.Option("--show-prompt", help="print the first row's prompt and answers instead"),
-    ] = False
+    shots: int = option("--shots K", "training rows in front of each row", default=0, min=0)
+    seeds: int = option(
+        "--seeds N",
+        "draw the examples with N seeds; print mean, median and deviation",
+        default=1,
+        min=1,
+    )
+    show_prompt: bool = option("--show-prompt", "print the first row's prompt and answers instead")
+
+    max_new_tokens: int | None = option("--max-new-tokens N", "of each generated answer", min=1)
+    beam: int = option("--beam N", "beams of each generated answer", default=1, min=1)
 
     def __post_init__(self) -> None:
         if self.seeds > 1 and not self.shots:
             raise UsageError("--seeds: without examples (--shots 0) nothing is drawn; give --shots")
 
 
-@dataclass(frozen=True)
-class ModelOptions:
-    """How the model answers."""
-
-    method: Method = None
-    max_new_tokens: Annotated[
-        int | None,
-        typer.Option("--max-new-tokens", metavar="N", min=1, help="of each generated answer"),
-    ] = None
-    beam: Annotated[
-        int, typer.Option("--beam", metavar="N", min=1, help="beams of each generated answer")
-    ] = 1
-    tokens_per_batch: TokensPerBatch = 4096
-    family: Family = None
-
-
-@shared("overrides", "device", "json", "quiet", "verbose")
-def command(
-    checkpoint: Checkpoint,
-    recipe: RecipeName,
-    common: Common,
-    rows: RowOptions,
-    shots: ShotOptions,
-    model: ModelOptions,
-) -> None:
+@shared(
+    "overrides", "data", "metrics", "predictions", "method", "tokens_per_batch", "family", "device"
+)
+def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: ShotOptions) -> None:
     """Score the rows of a task with K examples in the prompt, without tuning.
 
     RECIPE is that of the task; --shots K puts K of its training rows, with their answers, in front
@@ -76,45 +46,40 @@ def command(
     (eval.prompt.option_score). The model computes in float32.
     """
     from nlpkit.evaluate import prompts, write_rows
+    from nlpkit.score.named import split
 
-    metrics = rows.split_metrics()
-    found = prompts.load(recipe, common.overrides or (), rows.data or (), shots.shots)
-    if shots.show_prompt:
-        _show(found, shots.shots, common)
+    metrics = split(common.metrics) if common.metrics else None
+    found = prompts.load(recipe, common.overrides or (), common.data or (), asked.shots)
+    if asked.show_prompt:
+        _show(found, asked.shots, common)
         return
-    if rows.predictions is not None and shots.seeds > 1:
+    if common.predictions is not None and asked.seeds > 1:
         raise UsageError("--predictions writes the answers of one seed; give --seeds 1")
-    results, answers = _score(checkpoint, found, metrics or found.metrics, shots, model, common)
-    if rows.predictions is not None:
-        write_rows(Path(rows.predictions), answers)
-    _print(results, _build_prompt(found, shots.shots), common)
+    results, answers = _score(checkpoint, found, metrics or found.metrics, asked, common)
+    if common.predictions is not None:
+        write_rows(Path(common.predictions), answers)
+    _print(results, _build_prompt(found, asked.shots), common)
 
 
 def _score(
-    checkpoint: str,
-    rows: "Rows",
-    metrics: Sequence[str],
-    asked: ShotOptions,
-    model: ModelOptions,
-    common: Common,
+    checkpoint: str, rows: "Rows", metrics: Sequence[str], asked: ShotOptions, common: Common
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the figures of each seed, and the answers with the last one."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
     from nlpkit.runs.open_checkpoint import open_checkpoint
-    from nlpkit.train.log import Log
     from nlpkit.train.scores import scores
     from nlpkit.train.signals import catch_signals
 
-    log = Log(common.verbosity)
-    generation = decoding_settings(max_new_tokens=model.max_new_tokens, beam=model.beam)
+    log = common.open_log()
+    generation = decoding_settings(max_new_tokens=asked.max_new_tokens, beam=asked.beam)
     results, answers = [], []
     with catch_signals(exit_now) as stop:
         opened = open_checkpoint(
-            checkpoint, device=common.device, precision="fp32", family=model.family,
+            checkpoint, device=common.device, precision="fp32", family=common.family,
             info=log.info, warn=log.warn,
         )  # fmt: skip
-        shots = Shots(opened, rows, model.method, model.tokens_per_batch, generation)
+        shots = Shots(opened, rows, common.method, common.tokens_per_batch, generation)
 
         def progress(done: int, total: int) -> None:
             stop.check()

@@ -4,13 +4,14 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nlpkit.commands._command import Verb
-from nlpkit.commands._options import Common, RecipeName, shared
+from nlpkit.commands._options import Common, RecipeName, argument, option, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
@@ -24,21 +25,22 @@ _IDS = ("bos_id", "eos_id", "unk_id", "pad_id")
 
 command = typer.Typer(no_args_is_help=True)
 
-Out = Annotated[
-    str | None,
-    typer.Option(
-        "--out", metavar="DIR", help="directory of the tokenizer; default: tokenizer/ of the run"
-    ),
-]
-Directory = Annotated[
-    str, typer.Argument(metavar="DIR", help="a saved tokenizer, a checkpoint, or a run")
-]
-Text = Annotated[str | None, typer.Argument(metavar="TEXT|-", help="a text; - reads stdin")]
+Directory = Annotated[str, argument("DIR", "a saved tokenizer, a checkpoint, or a run")]
+Text = Annotated[str | None, argument("TEXT|-", "a text; - reads stdin")]
+
+
+@dataclass(frozen=True)
+class Output:
+    """Where the tokenizer is written."""
+
+    out: str | None = option(
+        "--out DIR", "directory of the tokenizer; default: tokenizer/ of the run"
+    )
 
 
 @command.command("train", cls=Verb)
-@shared("overrides", "json", "quiet", "verbose")
-def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
+@shared("overrides")
+def train(recipe: RecipeName, common: Common, output: Output) -> None:
     """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
 
     A run whose directory holds a tokenizer/ uses that one. With init_from, the result is the
@@ -57,7 +59,9 @@ def train(recipe: RecipeName, common: Common, out: Out = None) -> None:
         )
     if section is None or section.kind is None:
         raise UsageError("tokenizer: it must have a kind to be trained; this recipe names a path")
-    directory = user_path(out) if out else resolved.path(resolved.recipe.out) / "tokenizer"
+    directory = (
+        user_path(output.out) if output.out else resolved.path(resolved.recipe.out) / "tokenizer"
+    )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")
     with catch_signals(exit_now) as stop, stop.abortable():
@@ -129,7 +133,7 @@ class _Texts:
 
 
 @command.command("show", cls=Verb)
-@shared("json", "quiet", "verbose")
+@shared()
 def show(directory: Directory, common: Common, text: Text = None) -> None:
     """Print the tokens of TEXT, one per line: id, tab, token.
 
