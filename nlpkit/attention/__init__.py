@@ -10,9 +10,9 @@ N packed tokens, K keys, H heads of queries, G of keys and values, D width of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from nlpkit import registry
@@ -29,6 +29,13 @@ if TYPE_CHECKING:  # the kinds, which live below, are free of torch
 
 SELF = "self"  # the role of attention of a sequence to itself
 _BACKENDS = "attention/backends"
+# The backends that `auto` asks, by the type of device: first those that suit a request, in this
+# order, then the others.
+AUTO = {
+    "cpu": ("cpu_flash", "sparse", "sdpa", "reference"),
+    "cuda": ("flash", "varlen", "flex", "sdpa", "reference"),
+    "other": ("sdpa", "reference"),
+}
 
 
 @dataclass(frozen=True)
@@ -142,7 +149,7 @@ def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -
     layout = Layout.of([1], device)
     fields = {n: torch.zeros(1, device=device) for n in choice.module.FIELDS}
     request = make_request(choice, heads, layout.with_fields(fields), tensors=shared)
-    _named_backend(choice, request, heads.backend)
+    _load_backend(heads.backend, choice, request)
 
 
 def _prepare_custom(
@@ -185,55 +192,41 @@ def _takes_no_backend(choice: AttentionChoice) -> str:
 def _prepare_backend(choice: AttentionChoice, request: Request, name: str) -> Attend:
     """Return the attention of the named backend, or of the one that `auto` is."""
     if name != "auto":
-        backend = _named_backend(choice, request, name)
-        return Attend(name, f"{name} (asked for)", _run(backend, request))
+        backend, reason = _load_backend(name, choice, request), f"{name} (asked for)"
+    else:
+        name, backend, reason = _choose_backend(choice, request)
+    if backend.GROUPED or request.key_heads == request.heads:
+        return Attend(name, reason, backend.prepare(request))
+    run = backend.prepare(replace(request, key_heads=request.heads))
+    return Attend(
+        name, reason, lambda q, k, v: run(q, *(_repeat_heads(x, request) for x in (k, v)))
+    )
+
+
+def _choose_backend(choice: AttentionChoice, request: Request) -> tuple[str, Backend, str]:
+    """Return the backend that `auto` is: its name, the backend, and why it is no other one."""
     refused = []
-    for name, backend in _candidates(request):
-        if reason := backend.refuses(request):
-            refused.append(f"{name} refused: {reason}")
-            continue
-        reason = f"{name} ({'; '.join(refused)})" if refused else name
-        return Attend(name, reason, _run(backend, request))
+    for suits in (True, False):
+        for name in AUTO.get(request.device.type, AUTO["other"]):
+            backend = cast(Backend, registry.load(_BACKENDS, name))
+            if backend.suits(request) != suits:
+                continue
+            if reason := backend.refuses(request):
+                refused.append(f"{name} refused: {reason}")
+                continue
+            return name, backend, f"{name} ({'; '.join(refused)})" if refused else name
     raise Unsupported(f"no attention backend can do kind {choice.kind}: {'; '.join(refused)}")
 
 
-def _candidates(request: Request) -> Iterator[tuple[str, Backend]]:
-    """Yield the backends with their names in the order of `auto`: first those that suit."""
-    others = []
-    for name, backend in _ranked():
-        if backend.DEVICE in (None, request.device.type):
-            if backend.suits(request):
-                yield name, backend
-            else:
-                others.append((name, backend))
-    yield from others
-
-
-@cache
-def _ranked() -> list[tuple[str, Backend]]:
-    """Return all backends with their names, by rank."""
-    names = registry.names(_BACKENDS)
-    backends = [(name, cast(Backend, registry.load(_BACKENDS, name))) for name in names]
-    return sorted(backends, key=lambda each: each[1].RANK)
-
-
-def _run(backend: Backend, request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return the attention of a backend, which gets the heads of keys repeated if it needs it."""
-    if backend.GROUPED or request.key_heads == request.heads:
-        return backend.prepare(request)
-    run = backend.prepare(replace(request, key_heads=request.heads))
-    return lambda q, k, v: run(q, *(_repeat_heads(x, request) for x in (k, v)))
+def _load_backend(name: str, choice: AttentionChoice, request: Request) -> Backend:
+    """Return the named backend; raise `Unsupported` if it cannot do the request."""
+    backend = cast(Backend, registry.load(_BACKENDS, name))
+    if reason := backend.refuses(request):
+        raise Unsupported(f"attention backend {name} cannot do kind {choice.kind}: {reason}")
+    return backend
 
 
 def _repeat_heads(x: Tensor, request: Request) -> Tensor:
     """Return (K, H, D) from keys or values (K, G, D)."""
     times = request.heads // request.key_heads
     return x if times == 1 else x.repeat_interleave(times, dim=1)
-
-
-def _named_backend(choice: AttentionChoice, request: Request, name: str) -> Backend:
-    """Return the named backend; raise `Unsupported` if it cannot do the request."""
-    backend = cast(Backend, registry.load(_BACKENDS, name))
-    if reason := backend.refuses(request):
-        raise Unsupported(f"attention backend {name} cannot do kind {choice.kind}: {reason}")
-    return backend

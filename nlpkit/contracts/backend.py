@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 class Backend(Protocol):
     """The interface of every backend."""
 
-    # `auto` takes the backend with the lowest number that suits a request and does not refuse it.
-    RANK: int = 100
-    DEVICE: str | None = None  # the type of device on which `auto` considers it; None: every one
     GROUPED: bool = False  # whether it takes fewer heads of keys; else it gets them repeated
 
     @abstractmethod
@@ -32,7 +29,7 @@ class Backend(Protocol):
         """Return `attend(q, k, v)`: (N, H, D), (K, G, D), (K, G, D) -> (N, H, D)."""
 
     def suits(self, request: Request) -> bool:
-        """Return whether `auto` should take it, rather than the others that do not refuse."""
+        """Return whether `auto` should ask it before those that do not suit the request."""
         return True
 
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
 
 from nlpkit.config import FrozenConfig
+from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -113,7 +115,8 @@ class Kind(Protocol):
         self, config: Any, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens
     ) -> Tensor:
         """Return the row of the tensor `table` for each pair of query and key."""
-        raise NotImplementedError  # asked only of a kind whose `tensors` have a `table`
+        file = cast(ModuleType, self).__file__
+        raise UsageError(f"{file}: has a learned 'table', but no 'bias_index', the row of a pair")
 
     def keys_in_sight(self, config: Any) -> tuple[int, int] | None:
         """Return how many keys to the left and to the right a query sees; None: it is no window."""

@@ -5,6 +5,7 @@ No backend runs here, so no GPU is needed; only their refusals count.
 """
 
 import sys
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ from nlpkit.attention.backends import flex
 from nlpkit.attention.choice import AttentionChoice, load_kind
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
-from tests._attention import KIND_SETTINGS, TILED, attend_of
+from tests._attention import KIND_SETTINGS, attend_of
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 TYPE = "made for float16 and bfloat16, not for float32"
@@ -190,18 +191,9 @@ def test_on_a_cpu_the_lengths_decide(
     assert backend("local_window") == "cpu_flash"
 
 
-def test_auto_takes_a_new_file_by_its_rank(
-    machine: _Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = registry.names
-    monkeypatch.setattr(registry, "names", lambda folder: [*names(folder), TILED])
-    new = registry.load("attention/backends", TILED)
-    for rank, device, taken in [(100, None, "sdpa"), (0, None, TILED), (0, "cuda", "sdpa")]:
-        monkeypatch.setattr(new, "RANK", rank)
-        monkeypatch.setattr(new, "DEVICE", device)
-        attention._ranked.cache_clear()
-        assert machine.chosen("causal", FP32, device="cpu").backend == taken
-    attention._ranked.cache_clear()
+def test_auto_asks_every_backend_on_some_device_and_the_reference_last() -> None:
+    assert {*chain(*attention.AUTO.values())} == {*registry.names("attention/backends")}
+    assert {names[-2:] for names in attention.AUTO.values()} == {("sdpa", "reference")}
 
 
 @pytest.mark.parametrize("kind", ["causal", "full", "local_window", "cpm_ant", "strided"])

@@ -61,7 +61,7 @@ def pairs(config, lengths):
     return 0.0
 '''
 BACKEND = """
-RANK = 0
+GROUPED = True
 
 def refuses(request):
     return None
@@ -107,9 +107,15 @@ def test_kind_of_attention_gets_the_defaults(write) -> None:
     assert kind.tensors(config, 2, 4) == kind.buffers(config) == {}
 
 
+def test_kind_with_a_table_and_no_bias_index_is_refused_with_its_file(write) -> None:
+    kind = load_kind(write(KIND))
+    with pytest.raises(UsageError, match=r"mylab/own\.py: has a learned 'table', but no 'bias_in"):
+        kind.bias_index(None, {}, None, None)
+
+
 def test_backend_gets_the_defaults(write) -> None:
     backend = registry.load("attention/backends", write(BACKEND))
-    assert (backend.DEVICE, backend.GROUPED, backend.suits(None)) == (None, False, True)
+    assert (backend.GROUPED, backend.suits(None)) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +145,8 @@ def test_backend_gets_the_defaults(write) -> None:
          "Objective has 'alter'; did you mean 'transform'?"),
         ("attention/backends", BACKEND, "def refuses", "def refuse",
          "has no 'refuses'; it has 'refuse', which may be meant"),
-        ("attention/backends", BACKEND, "RANK", "RANKS", "has 'RANKS'; did you mean 'RANK'?"),
+        ("attention/backends", BACKEND, "GROUPED", "GROUPE",
+         "has 'GROUPE'; did you mean 'GROUPED'?"),
     ],
 )  # fmt: skip
 def test_part_with_a_wrong_member_is_refused_with_its_file(

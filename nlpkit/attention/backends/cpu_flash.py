@@ -24,8 +24,6 @@ from nlpkit.attention.kernels.keep_mask import KeepMask, draw_seed
 from nlpkit.attention.kernels.tiles import Tile, Tiling
 from nlpkit.contracts.request import Request
 
-RANK = 1
-DEVICE = "cpu"
 # All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp or softmax.
 _LOG2E = math.log2(math.e)
 _HALF = (torch.bfloat16, torch.float16)

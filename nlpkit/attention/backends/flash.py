@@ -12,8 +12,6 @@ from nlpkit.attention.kernels import fused
 from nlpkit.contracts.request import Request
 from nlpkit.errors import not_installed
 
-RANK = 1
-DEVICE = "cuda"
 GROUPED = True
 
 

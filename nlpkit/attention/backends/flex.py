@@ -20,8 +20,6 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from nlpkit.contracts.request import Request
 from nlpkit.errors import not_installed
 
-RANK = 3
-DEVICE = "cuda"
 GROUPED = True
 _MAX_GRAPHS = 64  # of a function; torch's own limit is 8
 

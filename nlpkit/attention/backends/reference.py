@@ -10,8 +10,6 @@ from torch import Tensor
 
 from nlpkit.contracts.request import Request
 
-RANK = 5
-
 
 def refuses(request: Request) -> str | None:
     """Return None: the reference supports every request, slowly, in O(N^2) memory."""

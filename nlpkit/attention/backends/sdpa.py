@@ -20,7 +20,6 @@ from torch import Tensor
 
 from nlpkit.contracts.request import Request
 
-RANK = 4
 GROUPED = True
 _FEW_SHAPES = 2  # pairs of lengths whose kernels cost less than products in float32
 

@@ -23,8 +23,6 @@ from nlpkit.attention.kernels.cuts import Cut, Order, Tile, make_cuts
 from nlpkit.attention.kernels.keep_mask import KeepMask, draw_seed
 from nlpkit.contracts.request import Request
 
-RANK = 2
-DEVICE = "cpu"
 # All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp.
 _LOG2E = math.log2(math.e)
 

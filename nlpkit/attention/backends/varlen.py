@@ -10,8 +10,6 @@ from torch import Tensor
 from nlpkit.attention.kernels import fused
 from nlpkit.contracts.request import Request
 
-RANK = 2
-DEVICE = "cuda"
 GROUPED = True
 _NEEDED = {"scale", "window_size", "enable_gqa"}
 

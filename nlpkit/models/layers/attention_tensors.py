@@ -1,17 +1,22 @@
 """The learned tensors of a model's kinds of attention, shared by all layers or one per layer."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.compute import compute_dtype
+
+if TYPE_CHECKING:
+    from nlpkit.attention.cache import Cache
 
 
 class AttentionTensors(nn.Module):

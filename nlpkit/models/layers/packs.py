@@ -3,15 +3,20 @@
 N tokens of the pack, M selected rows, S sequences, C model width.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit import attention
-from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
+
+if TYPE_CHECKING:
+    from nlpkit.attention.cache import Cache
 
 
 def layout_within(
