@@ -95,6 +95,9 @@ class Objective(ABC):
     fields: Mapping[str, Field]
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # names of the losses in the log
+    # Those of `parts` of which more is better, such as an accuracy: scores of held-out data, beside
+    # `metrics`, which `train.best_by` takes.
+    scores: tuple[str, ...] = ()
     # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
     needs: tuple[str, ...] = ()
     predicts_text: bool = False  # whether a term is `of_text`

@@ -130,7 +130,8 @@ class Evaluation:
                 scored = signed_scores(names, pairs, log.warn)
             except WrongScore as error:
                 raise error if metrics else UsageError(f"eval.metrics: {error.message}") from error
-            result["metrics"] = {name: value for name, (value, _) in scored.items()}
+            values = {name: value for name, (value, _) in scored.items()}
+            result["metrics"] = result.get("metrics", {}) | values
             if not self.held_out.predictions:
                 result["signatures"] = _sign(scored, generation)
         if self.classes and pairs:
@@ -153,6 +154,7 @@ class Evaluation:
                 "but too large for this model; use an earlier checkpoint"
             )
         unknown = self.corpus.counts.unknown
+        scores = {name: found["metrics"][name] for name in opened.objective.scores}
         return {
             "checkpoint": str(opened.path),
             self.corpus.NOUN: len(self.corpus),
@@ -161,6 +163,7 @@ class Evaluation:
             "precision": self.precision,
             **{name: found[name] for name in LOSS_FIGURES if found[name] is not None},
             **({"losses": found["losses"]} if len(found["losses"]) > 1 else {}),
+            **({"metrics": scores} if scores else {}),
         }
 
     def _collect_answers(

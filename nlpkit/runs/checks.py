@@ -82,7 +82,8 @@ def check_training(resolved: Resolved, objective: Any) -> None:
     if settings.z_loss and not objective.predicts_text:
         raise UsageError(f"train.z_loss: objective {name} predicts no tokens; remove the setting")
     predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
-    figures = ("loss", *(objective.metrics if predicts else ()))  # other scores need generated text
+    metrics = objective.metrics if predicts else ()  # other scores need generated text
+    figures = ("loss", *metrics, *objective.scores)
     if settings.best_by not in figures:
         raise UsageError(
             f"train.best_by: objective {name} has no {settings.best_by} during training; it has "
@@ -92,7 +93,7 @@ def check_training(resolved: Resolved, objective: Any) -> None:
         return
     from nlpkit.score import named
 
-    if settings.best_by != "loss" and named.lower_is_better(settings.best_by):
+    if settings.best_by in metrics and named.lower_is_better(settings.best_by):
         raise UsageError(
             f"train.best_by: {settings.best_by} is an error rate, but the best score is the "
             "highest; use loss or another score"

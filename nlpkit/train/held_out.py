@@ -78,10 +78,13 @@ class HeldOut:
         if world > 1:
             pairs = gather_object(pairs)
         self.predictions = pairs
+        scores = {name: figures["losses"].pop(name, None) for name in objective.scores}
         if pairs:
             from nlpkit.train.scores import metrics_of_run
 
-            figures["metrics"] = metrics_of_run(cast(Task, objective).metrics, pairs)
+            scores |= metrics_of_run(cast(Task, objective).metrics, pairs)
+        if scores:
+            figures["metrics"] = scores
         return figures
 
     def _answers(self, index: int, predicted: list[Any]) -> list[Answer]:

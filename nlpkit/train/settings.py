@@ -124,8 +124,8 @@ class Config(FrozenConfig):
     best_by: str = Field(
         "loss",
         min_length=1,
-        description="held-out metric that selects the best checkpoint: loss, or a score of the "
-        "task as eval.metrics names it, such as accuracy or f1:average=macro",
+        description="held-out metric that selects the best checkpoint: loss, a score of the task "
+        "as eval.metrics names it, such as accuracy or f1:average=macro, or one of the objective",
     )
     patience: int | None = Field(
         None, gt=0, description="stop after this number of evaluations without improvement"

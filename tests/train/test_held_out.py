@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from nlpkit import cli
+from nlpkit.checkpoints import files
+from nlpkit.errors import UsageError
 from tests import _dotted, _tiny
 
 LENGTH = "max_length: 64, learn_unknown: true"
@@ -65,3 +67,22 @@ def test_precision_is_said_and_that_of_the_training_has_its_loss(
     assert (default["precision"], same["precision"]) == ("fp32", "bf16")
     assert same["loss"] == pytest.approx(trained["loss"], abs=1e-6)
     assert abs(default["loss"] - trained["loss"]) > 5e-5
+
+
+def test_score_of_an_objective_is_a_held_out_figure_that_chooses_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    objective = "{name: tests.parts.judged, max_length: 64}"
+    sets = ("train.best_by=right", "train.steps=6", "train.eval_every=2", "train.lr=0.02")
+    figures = _run(tmp_path, objective, *sets)
+    assert 0 < figures["metrics"]["right"] < 1
+    assert {*figures["losses"]} == {"clm"}
+    records = _tiny.metrics(tmp_path / "run")
+    steps = {r["step"]: r["held_out"]["metrics"]["right"] for r in records if "held_out" in r}
+    best = files.read_pointer(tmp_path / "run", "best")
+    assert best is not None
+    assert best.name == f"step-{max(steps, key=lambda step: steps[step]):08d}"
+    evaluated = _evaluated(tmp_path / "run", capsys)
+    assert evaluated["metrics"]["right"] == pytest.approx(max(steps.values()))
+    with pytest.raises(UsageError, match=r"best_by: .* has no rihgt .* it has loss, right$"):
+        _run(tmp_path / "wrong", objective, "train.best_by=rihgt", "train.eval_every=2")

@@ -43,6 +43,7 @@ class Combined:
         self.parts = tuple(name for objective in objectives for name in objective.parts)
         if twice := [name for name in self.parts if self.parts.count(name) > 1]:
             raise ValueError(f"objective: two of the list have a loss called {twice[0]}")
+        self.scores = joined(objective.scores for objective in objectives)
         self.marks = joined(objective.marks for objective in objectives)
         self.mates = self.first.mates
         self.predicts_text = any(objective.predicts_text for objective in objectives)
