@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from nlpkit.config import FrozenConfig
@@ -120,6 +121,11 @@ class Objective(ABC):
     metrics: tuple[str, ...] = ()  # names of the scores (`nlpkit score`) of a task
     head_kind: str = ""  # the kind of task of its layer, which has a model in transformers
     lm_weight: float = 0.0  # of an auxiliary next-token loss
+    # `(config)`, of the class: the checkpoints, by name, of models that the loss reads, such as a
+    # teacher; None: it has none. They are opened before the text is read, not trained, not saved;
+    # a run goes on with the same ones only. `frozen_models` are then the families' models, by name.
+    frozen: ClassVar[Callable[[Any], Mapping[str, str]] | None] = None
+    frozen_models: Mapping[str, Any] = MappingProxyType({})
     prompt: Any = None  # a soft prompt before the text (`objectives/examples/soft_prompt.py`)
     # Of a list: its objectives. Of a mixture: its members.
     objectives: tuple[Objective, ...] = ()

@@ -23,6 +23,7 @@ from nlpkit.evaluate.source import Source, is_task
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.plural import number_of
+from nlpkit.runs import frozen
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.runs.run import Training, token_characters
 from nlpkit.score.named import WrongScore
@@ -143,6 +144,8 @@ class Evaluation:
         opened = self.opened
         training = Training(opened.model, opened.objective)
         device = next(opened.model.parameters()).device
+        if needed := frozen.find_bound(opened.objective):
+            frozen.attach(needed, opened.objective, opened.tokenizer, str(device), log)
         # Without notes the checkpoint is treated as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
         found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)

@@ -53,6 +53,10 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: boo
         checks.check_backend(resolved, part, where)
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, log.reading)
     data = build.build_data(resolved, part, run_path, callbacks)
+    if part.frozen:
+        from nlpkit.runs import frozen
+
+        frozen.attach(part.frozen, data.objective, data.tokenizer, str(where), log)
     resolved = _fit_memory(resolved, run_path, part, data, where, log, measure)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
     found = planned.plan(resolved, settings, part, data, where)
@@ -131,6 +135,7 @@ def describe(plan: Plan) -> dict[str, Any]:
             "family": plan.part.family,
             "parameters": plan.parameters,
             "trained_parameters": plan.trained,
+            "frozen_parameters": sum(each.parameters for each in plan.part.frozen),
             "optimizer": [group.figures() for group in plan.groups],
             "state_bytes": plan.state_bytes,
             "new_tokens": plan.part.new_tokens(vocab_size),

@@ -127,6 +127,10 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         DataError: the text is malformed, or there is no example.
         UsageError: settings contradict each other.
     """
+    if any(made.frozen for made in fit.classes(resolved.recipe.objective)):
+        from nlpkit.runs import frozen
+
+        part.frozen = frozen.find(resolved)
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     inputs = _resolve_files(resolved, cache, callbacks)

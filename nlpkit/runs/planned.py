@@ -59,7 +59,8 @@ class Planned:
     @property
     def state_bytes(self) -> int:
         """Float32 weights; of what is trained also gradients, optimizers' state and the average."""
-        return 4 * (self.parameters + self.trained) + self.optimizer_bytes + self.average_bytes
+        weights = self.parameters + sum(each.parameters for each in self.part.frozen)
+        return 4 * (weights + self.trained) + self.optimizer_bytes + self.average_bytes
 
     @property
     def average_bytes(self) -> int:

@@ -120,6 +120,10 @@ def prepare(
     callbacks = Callbacks(log.info, log.warn, log.tokenizing, log.reading, stop.check)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
+    if part.frozen:
+        from nlpkit.runs import frozen
+
+        frozen.attach(part.frozen, data.objective, data.tokenizer, str(accelerator.device), log)
     precision = from_first(
         PartialState(), lambda: fastest_precision.of_start(resolved, directory, accelerator.device)
     )

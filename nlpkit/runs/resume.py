@@ -45,6 +45,12 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     _check_optimizer(run, checkpoint.path, saved.get("optimizer", "adamw"))
+    then = saved.get("frozen", {})
+    if others := [each for each in run.part.frozen if then.get(each.place) != each.sha256]:
+        raise UsageError(
+            f"{checkpoint.path} was trained with another {others[0].name} than "
+            f"{others[0].checkpoint}; restore it, or give --out another directory"
+        )
     if saved["data"] != run.data.fingerprint:
         raise UsageError(_changed_data(run, checkpoint.path))
     try:

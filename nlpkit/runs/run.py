@@ -34,6 +34,7 @@ from nlpkit.train.placement import unwrapped
 from nlpkit.train.settings import ResolvedTraining
 
 if TYPE_CHECKING:
+    from nlpkit.runs.frozen import Frozen
     from nlpkit.train.average import Average
 
 T = TypeVar("T")
@@ -98,6 +99,7 @@ class ModelPart:
     # Layers with adapters: our name -> the name in transformers.
     targets: Mapping[str, str] = field(default_factory=dict)
     base_hash: str | None = None  # of the base checkpoint of the adapters
+    frozen: "Sequence[Frozen]" = ()  # models that the objective reads
     prompt_rows: tuple[int, int] | None = None  # trained rows, if only the soft prompts are trained
 
     def module(self) -> FamilyModel:

@@ -172,6 +172,8 @@ def state_text(run: Run, state: State) -> str:
         "data": run.data.fingerprint,
         "nlpkit": __version__,
     }
+    if run.part.frozen:
+        content["frozen"] = {each.place: each.sha256 for each in run.part.frozen}
     if fitted := run.directory.status().get(FITTED):
         content[FITTED] = fitted
     return json.dumps(content, indent=1) + "\n"
