@@ -117,21 +117,6 @@ def layout_of(
     return Layout.of(lengths, device, cache.begin(lengths) if cache is not None else ())
 
 
-def dense_mask(choice: AttentionChoice, layout: Layout) -> Tensor:
-    """Return the mask of a complete pack, (N, N) bool: True where query (row) i may see key j.
-
-    Raises:
-        Unsupported: the kind has no mask.
-    """
-    import torch
-
-    if choice.module.mask is None:
-        raise Unsupported(f"attention kind {choice.kind} has no mask to draw")
-    index = torch.arange(layout.total, device=layout.device)
-    request = make_request(choice, Heads(1, 1, torch.float32, training=False), layout)
-    return request.visible(index[:, None], index[None, :])
-
-
 def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -> None:
     """Raise `Unsupported` if the named backend cannot train this kind, before there are data."""
     import torch

@@ -10,7 +10,6 @@ _HEAD = (
     "kind",
     "who sees whom",
     "cost of N tokens",
-    f"pairs for each of {_TOKENS:,} tokens",
     "sees",
     "learned",
     "source",
@@ -54,9 +53,8 @@ def _describe(name: str) -> tuple[str, ...]:
     sees = _SEES[choice.visibility]
     if "causal" in kind.Config.model_fields:
         sees = "the left or both sides (`causal`)"
-    per_token = kind.pairs(config, [_TOKENS]) / _TOKENS
     cost = kind.COST.replace("^2", "²").replace(" * ", " · ")
     return (
-        f"`{name}`", about.rstrip("."), cost, f"{per_token:,.0f}", sees,
+        f"`{name}`", about.rstrip("."), cost, sees,
         "; ".join(learned) or "nothing", source or "no paper",
     )  # fmt: skip

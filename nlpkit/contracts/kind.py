@@ -87,13 +87,12 @@ class Kind(Protocol):
 
     mask: Callable[[Any, Tokens, Tokens], Tensor] | None = None
     attend: Callable[..., Tensor] | None = None
+    # `pairs(config, lengths)`: how many pairs of query and key it computes in sequences of these
+    # lengths, where the mask of their positions does not say it.
+    pairs: Callable[[Any, Sequence[int]], float] | None = None
     # `ranges(config, q, k)`: parts of the mask that have no pair in common and together are the
     # mask, for all queries (N,) and all keys (K,) of a pack. They are meant within each sequence.
     ranges: Callable[[Any, Tokens, Tokens], Sequence[Range]] | None = None
-
-    @abstractmethod
-    def pairs(self, config: Any, lengths: Sequence[int]) -> float:
-        """Return the number of visible query-key pairs in sequences of these lengths."""
 
     def visibility(self, config: Any) -> Visibility:
         """Return which tokens a state may depend on with these settings."""

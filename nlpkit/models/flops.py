@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.attention.masks import count_pairs
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.layers.attention_tensors import AttentionTensors
@@ -99,4 +100,4 @@ def _attention(
 
 def _pairs(kinds: Sequence[AttentionChoice], lengths: Sequence[int]) -> float:
     """Return the query-key pairs that layers of these kinds see, over all sequences."""
-    return sum(kind.module.pairs(kind.config, lengths) for kind in kinds)
+    return sum(count_pairs(kind, lengths) for kind in kinds)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlpkit import attention
+from nlpkit.attention.masks import dense_mask
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
 from nlpkit.contracts.reader import Counts
@@ -269,7 +269,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
     masks = {}
     for kind in [kind for kind in kinds if kind.module.mask is not None] or kinds[:1]:
         settings = [f"{name} {value}" for name, value in kind.config if value is not None]
-        mask = attention.dense_mask(kind, layout)
+        mask = dense_mask(kind, layout)
         masks[", ".join([kind.kind, *settings])] = mask.numpy()
     words = [_show(tokenizer, token) for token in batch.fields["input_ids"]]
     mask_figure(masks, layout.spans, words, path)

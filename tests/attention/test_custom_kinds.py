@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nlpkit import attention
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.forms import aft, chunks, compressed
+from nlpkit.attention.masks import dense_mask
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
 from tests._attention import HEADS, PACKS, WIDTH, attend_of
@@ -221,7 +221,7 @@ def test_changed_document_leaves_its_neighbours_bitwise(name: str) -> None:
     ],
 )
 def test_mask_that_is_drawn_shows_which_tokens_count(name: str, drawing: list[str]) -> None:
-    mask = attention.dense_mask(CASES[name], Layout.of([4, 1]))
+    mask = dense_mask(CASES[name], Layout.of([4, 1]))
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
 

@@ -14,7 +14,7 @@ from nlpkit.attention.backends import flash, varlen
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import AttentionChoice, load_kind
 from nlpkit.attention.kernels.tiles import Tiling
-from nlpkit.attention.kinds import local_window
+from nlpkit.attention.masks import dense_mask
 from nlpkit.contracts.request import Layout, Request
 from tests._attention import HEADS, TILED, WIDTH, attend_of, inputs
 from tests.parts import tiled
@@ -48,7 +48,7 @@ def _request(
 
 
 def test_window_mask_equals_drawing() -> None:
-    mask = attention.dense_mask(AttentionChoice.of("local_window", window=3), Layout.of([5, 2]))
+    mask = dense_mask(AttentionChoice.of("local_window", window=3), Layout.of([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
@@ -56,18 +56,10 @@ def test_window_mask_equals_drawing() -> None:
 def test_window_to_both_sides_is_seen_and_goes_to_fused_kernels() -> None:
     choice = AttentionChoice.of("local_window", window=2, causal=False)
     assert choice.visibility == "bidirectional"
-    mask = attention.dense_mask(choice, Layout.of([5, 2]))
+    mask = dense_mask(choice, Layout.of([5, 2]))
     drawing = ["xx.....", "xxx....", ".xxx...", "..xxx..", "...xx..", ".....xx", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
     assert _request(config=choice.config).window == (1, 1)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("window", [1, 3, 7, 100])
-def test_window_pairs_are_those_of_the_mask(window: int, causal: bool) -> None:
-    choice, lengths = AttentionChoice.of("local_window", window=window, causal=causal), [12, 1, 7]
-    mask = attention.dense_mask(choice, Layout.of(lengths))
-    assert local_window.pairs(choice.config, lengths) == mask.sum()
 
 
 @pytest.mark.parametrize(("window", "causal"), [(1, True), (4, True), (1000, True), (4, False)])

@@ -10,9 +10,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nlpkit import attention, recipe
+from nlpkit import recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.attention.masks import dense_mask
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import CustomKind, ParamSpec
 from nlpkit.contracts.request import Layout
@@ -24,7 +25,7 @@ from nlpkit.models.gpt.model import Model
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 from tests._attention import attend_of
-from tests.parts import linear_attention, local_window
+from tests.parts import linear_attention
 
 WINDOW, LINEAR = "tests.parts.local_window", "tests.parts.linear_attention"
 SIZES = {"hidden_size": 16, "num_layers": 4, "num_heads": 2, "max_positions": 64}
@@ -99,12 +100,11 @@ def test_cache_of_several_kinds_is_selected_and_appended_in_all_of_them() -> Non
         torch.testing.assert_close(state, right, atol=2e-6, rtol=1e-5)
 
 
-def test_window_is_the_dense_formula_and_counts_its_pairs() -> None:
+def test_window_is_the_dense_formula() -> None:
     choice = AttentionChoice.of(WINDOW, window=3)
-    mask = attention.dense_mask(choice, Layout.of([5, 2]))
+    mask = dense_mask(choice, Layout.of([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
-    assert local_window.pairs(choice.config, [5, 2]) == mask.sum()
 
 
 def test_linear_attention_equals_its_dense_form() -> None:
@@ -116,7 +116,7 @@ def test_linear_attention_equals_its_dense_form() -> None:
     )  # fmt: skip
     phi = [torch.nn.functional.elu(x) + 1 for x in (q, k)]
     weights = torch.einsum("qhd,khd->hqk", *phi)
-    weights = weights * attention.dense_mask(AttentionChoice.of("causal"), Layout.of([6, 3]))
+    weights = weights * dense_mask(AttentionChoice.of("causal"), Layout.of([6, 3]))
     expected = torch.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdim=True), v)
     torch.testing.assert_close(attend(q, k, v), expected)
     assert attend.reason == f"{LINEAR} has its own computation"
@@ -266,11 +266,11 @@ def test_kind_that_is_causal_without_its_field_counts_as_causal() -> None:
     choice, causal = AttentionChoice.of("tests.parts.hybrid"), AttentionChoice.of("causal")
     assert choice.visibility == "causal"
     layout = Layout.of([3, 2])
-    assert torch.equal(attention.dense_mask(choice, layout), attention.dense_mask(causal, layout))
+    assert torch.equal(dense_mask(choice, layout), dense_mask(causal, layout))
     both = layout.with_fields({"both_sides": torch.tensor([True, True, True, False, False])})
-    seen = attention.dense_mask(choice, both)
+    seen = dense_mask(choice, both)
     assert seen[:3, :3].all()
-    assert torch.equal(seen[3:], attention.dense_mask(causal, layout)[3:])
+    assert torch.equal(seen[3:], dense_mask(causal, layout)[3:])
     # A fused kernel takes it only without the field.
     chosen = {"dtype": torch.float32, "training": False, "heads": 2, "head_dim": 8}
     assert attend_of(choice, layout, **chosen).backend == "sdpa"

@@ -14,6 +14,7 @@ from nlpkit import attention, recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.kernels.cuts import make_cuts
+from nlpkit.attention.masks import count_pairs, dense_mask
 from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import RecipeError, Unsupported
 from nlpkit.models.gpt2 import Config
@@ -108,11 +109,11 @@ def _with_gradients(out, qkv, grad):
 
 
 @all_choices
-def test_mask_is_the_formula_and_pairs_count_it(choice) -> None:
+def test_mask_is_the_formula_and_its_pairs_are_counted(choice) -> None:
     for lengths in (RAGGED, [1], [2], [3], [12], [13], [4, 6, 8]):
         expected = _mask(choice, lengths)
-        assert torch.equal(attention.dense_mask(choice, Layout.of(lengths)), expected)
-        assert choice.module.pairs(choice.config, lengths) == expected.sum()
+        assert torch.equal(dense_mask(choice, Layout.of(lengths)), expected)
+        assert count_pairs(choice, lengths) == expected.sum()
 
 
 def test_masks_equal_drawings() -> None:
@@ -127,21 +128,21 @@ def test_masks_equal_drawings() -> None:
             ["...xxx.", "...xxx.", "...xxx.", "......x", "......x", "......x", "xxx...."],
     }  # fmt: skip
     for choice, drawing in drawings.items():
-        mask = attention.dense_mask(choice, Layout.of([7])).tolist()
+        mask = dense_mask(choice, Layout.of([7])).tolist()
         assert ["".join("x" if seen else "." for seen in row) for row in mask] == drawing
 
 
 def test_group_whose_padding_would_be_a_whole_part_sees_a_part_with_tokens() -> None:
     # 5 tokens in 4 parts of 2: the fourth would be padding, so the third part sees the first.
-    mask = attention.dense_mask(AttentionChoice.of("group", groups=4), Layout.of([5]))
+    mask = dense_mask(AttentionChoice.of("group", groups=4), Layout.of([5]))
     assert mask[4].tolist() == [True, True, False, False, False]
-    assert attention.dense_mask(AttentionChoice.of("group"), Layout.of([1])).item()
+    assert dense_mask(AttentionChoice.of("group"), Layout.of([1])).item()
 
 
 @pytest.mark.parametrize("choice", SPLIT, ids=_name)
 def test_pairs_of_split_heads_are_the_mean_of_the_shares(choice) -> None:
     counted = [_mask(share, RAGGED).sum() for share in choice.head_groups]
-    assert choice.module.pairs(choice.config, RAGGED) == sum(counted) / 2
+    assert count_pairs(choice, RAGGED) == sum(counted) / 2
 
 
 @all_choices
@@ -319,7 +320,7 @@ def test_sparse_computes_few_pairs_that_are_hidden(choice, most) -> None:
         for block in cut.blocks
         for tile in block.tiles
     )
-    assert found <= most * choice.module.pairs(choice.config, [8192])
+    assert found <= most * count_pairs(choice, [8192])
 
 
 def test_auto_takes_sparse_on_cpus_and_windows_go_to_fused_kernels() -> None:

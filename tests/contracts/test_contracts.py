@@ -56,9 +56,6 @@ class Config(FrozenConfig):
 
 def mask(config, q, k):
     return k["position"] <= q["position"]
-
-def pairs(config, lengths):
-    return 0.0
 '''
 BACKEND = """
 GROUPED = True

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit import attention, recipe
+from nlpkit import recipe
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.attention.masks import dense_mask
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Layout
 from nlpkit.data.pack import collate
@@ -50,7 +51,7 @@ def test_attention_sees_what_the_mask_says(name: str) -> None:
     assert objective.fields["mask"].names[int(example["mask"][0])] == name
     fields = {n: torch.from_numpy(example[n]) for n in ("first", "last")}
     layout = Layout.of((size,), "cpu").with_fields(fields)
-    seen = attention.dense_mask(RANGE[0], layout).numpy()
+    seen = dense_mask(RANGE[0], layout).numpy()
     row, column = np.arange(size)[:, None], np.arange(size)[None]
     first = len(objective.restore(objective.unmask(example))[0]) + 2  # [CLS] A [SEP]
     wanted = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -41,18 +40,3 @@ def mask(config: SidesConfig, q: Tokens, k: Tokens) -> Tensor:
 def see_all(q: Tokens, k: Tokens) -> Tensor:
     """Return True for every pair of query and key."""
     return (q.index == q.index) & (k.index == k.index)
-
-
-def pairs(config: SidesConfig, lengths: Sequence[int]) -> float:
-    """Return the number of visible pairs."""
-    return count_left(lengths) if is_causal(config) else count_all(lengths)
-
-
-def count_left(lengths: Sequence[int]) -> float:
-    """Return the number of pairs of a token and itself or one to its left."""
-    return sum(length * (length + 1) / 2 for length in lengths)
-
-
-def count_all(lengths: Sequence[int]) -> float:
-    """Return the number of all pairs."""
-    return float(sum(length**2 for length in lengths))

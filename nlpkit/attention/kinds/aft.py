@@ -73,7 +73,8 @@ def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
 def pairs(config: Config, lengths: Sequence[int]) -> float:
     """Return the pairs whose weights are computed one by one, and one for each token's sum."""
     if config.form == "full":
-        return sides.pairs(config, lengths)
+        causal = sides.is_causal(config)
+        return float(sum(n * (n + 1) / 2 if causal else n**2 for n in lengths))
     near = 0 if config.form == "simple" else min(config.window, max(lengths))
     return float(sum(lengths) * (near + 1))
 

@@ -7,7 +7,6 @@ is also FA1 of the kind `fixed`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -41,14 +40,3 @@ def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     start = q["position"] - q["position"] % config.block
     last = q["position"] if sides.is_causal(config) else start + config.block - 1
     return [Range(start, last)]
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs in the blocks."""
-
-    blocks = [
-        size
-        for length in lengths
-        for size in [config.block] * (length // config.block) + [length % config.block]
-    ]
-    return float(sides.pairs(config, blocks))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nlpkit.attention.forms import sides
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import Kernel, Tokens, Visibility
 
@@ -25,8 +23,3 @@ class Config(FrozenConfig):
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is not to the right of the query."""
     return k["position"] <= q["position"]
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs on and below the diagonal."""
-    return sides.count_left(lengths)

@@ -11,7 +11,6 @@ With FA2 alone the tokens of the first block see nothing, and attention gives ze
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
@@ -76,20 +75,3 @@ def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     is_summary = k["position"] % stride >= stride - config.summary
     summaries = Range(place * 0, start - 1, place * 0, is_summary.long() - 1)
     return {"fa1": [own], "fa2": [summaries]}.get(config.pattern, [own, summaries])
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs; with `split`, the mean of the two halves."""
-    stride, summary = config.stride, config.summary
-
-    def own(length: int) -> float:
-        whole, rest = divmod(length, stride)
-        return whole * stride * (stride + 1) / 2 + rest * (rest + 1) / 2
-
-    def summaries(length: int) -> float:  # the block number n sees those of n blocks
-        whole, rest = divmod(length, stride)
-        return summary * (stride * whole * (whole - 1) / 2 + rest * whole)
-
-    fa1, fa2 = sum(map(own, lengths)), sum(map(summaries, lengths))
-    both = {"fa1": fa1, "fa2": fa2, "both": fa1 + fa2, "split": (fa1 + fa2) / 2}
-    return both[config.pattern]

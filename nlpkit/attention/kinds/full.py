@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nlpkit.attention.forms import sides
@@ -24,8 +23,3 @@ class Config(FrozenConfig):
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True for every pair of query and key."""
     return sides.see_all(q, k)
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of all pairs."""
-    return sides.count_all(lengths)

@@ -8,7 +8,6 @@ tokens. So every token sees at least one other, or itself in a sequence of one t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -47,14 +46,3 @@ def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     """Return one piece, the part that is seen."""
     size, seen = _find_part(config, q)
     return [Range(seen * size, (seen + 1) * size - 1)]
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs: each part's size times that of the next one."""
-
-    def count(length: int) -> int:
-        size = -(-length // config.groups)
-        sizes = [min(size, length - start) for start in range(0, length, size)]
-        return sum(mine * other for mine, other in zip(sizes, sizes[1:] + sizes[:1], strict=True))
-
-    return float(sum(map(count, lengths)))

@@ -8,7 +8,6 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
@@ -41,10 +40,3 @@ def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
 def keys_in_sight(config: Config) -> tuple[int, int]:
     """Return how many keys to the left and to the right of itself a query sees."""
     return config.window - 1, 0 if sides.is_causal(config) else config.window - 1
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs inside the window."""
-    inside = [(length, min(length, config.window)) for length in lengths]
-    left = sum(w * (w + 1) / 2 + (length - w) * w for length, w in inside)
-    return left if sides.is_causal(config) else 2 * left - sum(lengths)

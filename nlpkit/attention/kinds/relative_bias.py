@@ -6,10 +6,9 @@ added to the scores, the same in all layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nlpkit.attention.forms import buckets, sides
+from nlpkit.attention.forms import buckets
 from nlpkit.contracts.kind import Tokens, Visibility
 
 if TYPE_CHECKING:
@@ -28,8 +27,3 @@ class Config(buckets.Buckets):
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True for every pair of query and key."""
     return (q["position"] >= 0) & (k["position"] >= 0)
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of all pairs."""
-    return sides.count_all(lengths)

@@ -6,12 +6,11 @@ head and bucket of distances, added to the scores, the same in all layers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from nlpkit.attention.forms import buckets, sides
+from nlpkit.attention.forms import buckets
 from nlpkit.config import Size
 from nlpkit.contracts.kind import Tokens, Visibility
 
@@ -35,8 +34,3 @@ class Config(buckets.Buckets):
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key is not to the right of the query."""
     return k["position"] <= q["position"]
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs on and below the diagonal."""
-    return sides.count_left(lengths)

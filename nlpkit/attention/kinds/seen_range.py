@@ -5,10 +5,8 @@ With it one model has the four masks of UniLM (Dong et al. 2019, arXiv:1905.0319
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nlpkit.attention.forms import sides
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import Tokens, Visibility
 
@@ -27,8 +25,3 @@ class Config(FrozenConfig):
 def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the key's place is in the query's range."""
     return (q["first"] <= k["position"]) & (k["position"] <= q["last"])
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return all pairs, an upper bound."""
-    return sides.count_all(lengths)

@@ -11,7 +11,6 @@ token itself included. With stride near the square root of the length the cost i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
@@ -68,21 +67,3 @@ def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     nearest = place if config.pattern == "sa2" else place - stride
     steps = Range(place * 0, nearest, place % stride, k["position"] % stride)
     return {"sa1": [window], "sa2": [steps]}.get(config.pattern, [window, steps])
-
-
-def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the number of pairs; with `split`, the mean of the two halves."""
-    stride = config.stride
-
-    def near(length: int) -> float:
-        width = min(length, stride)
-        return width * (width + 1) / 2 + (length - width) * width
-
-    def in_step(length: int) -> float:  # the token at position i sees i // stride + 1 of them
-        whole, rest = divmod(length, stride)
-        return stride * whole * (whole + 1) / 2 + rest * (whole + 1)
-
-    sa1, sa2 = sum(map(near, lengths)), sum(map(in_step, lengths))
-    # Each token is in both patterns.
-    merged = sa1 + sa2 - sum(lengths)
-    return {"sa1": sa1, "sa2": sa2, "both": merged, "split": (sa1 + sa2) / 2}[config.pattern]
