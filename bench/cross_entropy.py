@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from nlpkit.models.layers.loss import linear_cross_entropy, sizes
+from nlpkit.models.layers.vocabulary_head import linear_cross_entropy, sizes
 from nlpkit.train import machine
 
 TARGETS = 2048

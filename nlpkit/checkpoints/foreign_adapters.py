@@ -19,8 +19,7 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_layout import SETTINGS, find_tied_outputs, read_tensors
 from nlpkit.contracts.format import State
 from nlpkit.errors import FileError, UsageError, not_installed
-from nlpkit.models import families
-from nlpkit.models.formats import hf_format
+from nlpkit.models import families, lora
 from nlpkit.models.layers.head import HEAD, head_names
 
 # transformers' classes by the `task_type` of adapters that do not name their class.
@@ -71,7 +70,7 @@ def merge(
         ) from error
     form = families.load_model(family).FORMAT
     # What the base lacks has random values in `model`.
-    found = {n: t for n, t in merged.items() if hf_format.in_memory(form, n) not in missing}
+    found = {n: t for n, t in merged.items() if lora.in_memory(form, n) not in missing}
     same = {n: t for n, t in stored.items() if n in found and t.float().equal(found[n])}
     return settings, found | same
 
@@ -93,7 +92,7 @@ def _load_base(
     model, found = model_class.from_pretrained(
         base, dtype=torch.float32, local_files_only=True, output_loading_info=True, **sizes
     )
-    tables = hf_format.table_names(module.FORMAT, families.vocabulary(family)).values()
+    tables = lora.table_names(module.FORMAT, families.load(family).VOCABULARY).values()
     rows = max((len(tensors[table]) for table in tables if table in tensors), default=0)
     if rows and rows > len(model.get_input_embeddings().weight):
         model.resize_token_embeddings(rows)

@@ -19,7 +19,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format, hf_reading
-from nlpkit.models.formats.rows import vocabulary_size
+from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import HEAD, TaskHead, find_head
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
@@ -169,7 +169,7 @@ def _match(
     hf_reading.check_depth(module.FORMAT, config, tensors)
     skeleton = meta_model(module.Model, config, 1)
     state, unused = hf_reading.read_state(module.FORMAT, config, settings, tensors, skeleton)
-    vocab_size = vocabulary_size(state, families.vocabulary(family))
+    vocab_size = vocabulary_size(state, families.load(family).VOCABULARY)
     model = meta_model(module.Model, config, vocab_size)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return config, state, unused, shapes

@@ -20,7 +20,7 @@ from nlpkit.errors import UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
-from nlpkit.models.formats.rows import vocabulary_size
+from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, task_head
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
@@ -70,7 +70,7 @@ def to_hf(
             each,
             config,
             model_type=light.MODEL_TYPE,
-            vocab_size=vocabulary_size(body, families.vocabulary(family)),
+            vocab_size=vocabulary_size(body, families.load(family).VOCABULARY),
             notes=None if folder else notes,
         )
         # transformers has no such family, or would compute the family's default attention

@@ -61,7 +61,7 @@ def write(
     targets, config = adapters.targets, adapters.config
     module = families.load_model(adapters.family)
     form = module.FORMAT
-    layers = {ours: hf_format.in_memory(form, theirs) for ours, theirs in targets.items()}
+    layers = {ours: lora.in_memory(form, theirs) for ours, theirs in targets.items()}
     tensors = {
         f"{layer}.{matrix}": weights[name]
         for ours, layer in layers.items()
@@ -77,7 +77,7 @@ def write(
     if grown:
         layer = targets.get(lora.TABLE)
         names = {f"{layer}.weight": f"{layer}.base_layer.weight"}
-        tables = hf_format.table_names(form, families.vocabulary(adapters.family)).values()
+        tables = lora.table_names(form, families.load(adapters.family).VOCABULARY).values()
         tensors |= {names.get(name, name): merged[name] for name in tables if name in merged}
     settings = {
         "peft_type": "LORA",
@@ -85,7 +85,7 @@ def write(
         "base_model_name_or_path": str(adapters.base),
         **{"r": config.rank, "lora_alpha": config.alpha, "lora_dropout": config.dropout},
         "target_modules": [*layers.values(), *outputs],
-        "fan_in_fan_out": any(hf_format.is_transposed(form, theirs) for theirs in targets.values()),
+        "fan_in_fan_out": any(lora.is_transposed(form, theirs) for theirs in targets.values()),
         "bias": "none",
         "modules_to_save": sorted({n.partition(".")[0] for n in heads.values()}) or None,
         "inference_mode": True,
@@ -124,7 +124,7 @@ def find_tied_outputs(form: HfFormat, weights: Iterable[str]) -> list[str]:
     """Return transformers' layers whose weight is the table of tokens, too."""
     copies = [theirs for theirs, ours in form.copies.items() if ours == lora.TABLE]
     names = copies if "output_embedding" not in weights else []
-    return [hf_format.in_memory(form, name.removesuffix(".weight")) for name in names]
+    return [lora.in_memory(form, name.removesuffix(".weight")) for name in names]
 
 
 def read_state(
@@ -139,7 +139,7 @@ def read_state(
     form = module.FORMAT
     try:
         state = {
-            name: tensors[f"{hf_format.in_memory(form, theirs)}.{matrix}"]
+            name: tensors[f"{lora.in_memory(form, theirs)}.{matrix}"]
             for ours, theirs in targets.items()
             for matrix, name in lora.name_matrices(ours).items()
         }
@@ -149,7 +149,7 @@ def read_state(
     if table_a in state:
         state[table_a] = state[table_a][:, :vocab_size].clone()
     state |= {ours: tensors[theirs] for ours, theirs in head_names(module) if theirs in tensors}
-    for ours, theirs in hf_format.table_names(form, families.vocabulary(family)).items():
+    for ours, theirs in lora.table_names(form, families.load(family).VOCABULARY).items():
         if theirs in tensors:
             # Rows after the vocabulary are not tokens; they are soft prompts, for example.
             state[ours] = tensors[theirs][:vocab_size].clone()
@@ -173,8 +173,8 @@ def merge(
     """
     form, tensors = families.load_model(family).FORMAT, dict(base[1])
     # A base without a head may lack the prefix of the body.
-    names = {hf_format.in_memory(form, form.body + name): name for name in tensors}
-    names |= {hf_format.in_memory(form, name): name for name in tensors}
+    names = {lora.in_memory(form, form.body + name): name for name in tensors}
+    names |= {lora.in_memory(form, name): name for name in tensors}
     for copy, ours in form.copies.items():
         table = tensors.get(names.get(hf_format.names_of(form, ours)[0].theirs, ""))
         output = tensors.get(copy)
@@ -193,7 +193,7 @@ def merge(
             matrices = lora.name_matrices(lora.TABLE if is_table else layer)
             a, b = (adapters[f"{layer}.{matrix}"].float() for matrix in matrices)
             delta = adapter["lora_alpha"] / adapter["r"] * (b @ a)
-            transposed = is_table or hf_format.is_transposed(form, key.removesuffix(".weight"))
+            transposed = is_table or lora.is_transposed(form, key.removesuffix(".weight"))
             tensors[key] = tensors[key].float() + (delta.T if transposed else delta)
     except KeyError as error:
         raise FileError(

@@ -29,8 +29,3 @@ def load_model(name: str) -> FamilyModel:
     load(name)
     package = name if "." in name else f"nlpkit.models.{name}"
     return cast(FamilyModel, registry.load("family_models", f"{package}.model"))
-
-
-def vocabulary(name: str) -> tuple[str, ...]:
-    """Return the names of a family's parameters whose first dimension is the vocabulary."""
-    return load(name).VOCABULARY

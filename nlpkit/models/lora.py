@@ -8,7 +8,7 @@ head are frozen.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,10 +16,12 @@ from torch.nn.utils import parametrize
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.family_model import FamilyModel
+from nlpkit.contracts.format import HfFormat, Transposed
 from nlpkit.errors import UsageError
-from nlpkit.models.formats import hf_format
+from nlpkit.models.formats.hf_format import matching_name, names_of
 from nlpkit.models.layers.head import PREFIX
 from nlpkit.models.lora_config import Config
+from nlpkit.models.meta import meta_model
 
 ALL = "all-linear"  # as in peft
 TABLE = "token_embedding"
@@ -65,8 +67,8 @@ def find_targets(config: Config, module: FamilyModel, model_config: FrozenConfig
     Raises:
         UsageError: a target is not a layer of the family, or there is no target.
     """
-    linear = hf_format.linear_names(module.FORMAT, module.Model, model_config)
-    names = linear | hf_format.table_layer(module.FORMAT, TABLE, model_config)
+    linear = linear_names(module.FORMAT, module.Model, model_config)
+    names = linear | table_layer(module.FORMAT, TABLE, model_config)
     if not names:
         raise UsageError("lora: this model has no layers to adapt; tune it without lora")
     targets = module.LORA_TARGETS if config.targets is None else config.targets
@@ -98,6 +100,61 @@ def _match_names(names: Mapping[str, str], target: str) -> dict[str, str]:
 
 def _list_names(names: Mapping[str, str]) -> str:
     return ", ".join(sorted({ours.rpartition(".")[2] for ours in names}))
+
+
+def table_names(form: HfFormat, tables: Sequence[str]) -> dict[str, str]:
+    """Return our names of the vocabulary tables with transformers' names, without folders."""
+    all_names = {ours: names_of(form, ours) for ours in tables}
+    first = {ours: names[0] for ours, names in all_names.items() if names}
+    return {ours: name.theirs for ours, name in first.items() if not name.folder}
+
+
+def table_layer(form: HfFormat, ours: str, config: FrozenConfig) -> dict[str, str]:
+    """Return our name of an input table with that of transformers' layer, if it is one layer there.
+
+    It is not where several layers share a table, such as those of an encoder and a decoder.
+    """
+    parts = {"": form, **form.folders}
+    names = [name for name in names_of(form, ours) if parts[name.folder].present(config)]
+    copies = [theirs for theirs, table in form.copies.items() if table == ours]
+    if len(names) != 1 or names[0].folder or len(copies) > 1:
+        return {}
+    return {ours: names[0].theirs.removesuffix(".weight")}
+
+
+def is_transposed(form: HfFormat, theirs: str) -> bool:
+    """Return whether the weight of transformers' layer `theirs` is (in, out)."""
+    for row in form.names.values():
+        if isinstance(row, Transposed):
+            rows = {row: row, row.removeprefix(form.body): row}
+            if matching_name(rows, f"{theirs}.weight") is not None:
+                return True
+    return False
+
+
+def in_memory(form: HfFormat, theirs: str) -> str:
+    """Return the name in memory of a layer or tensor that is called `theirs` on disk."""
+    for on_disk, name in form.in_memory.items():
+        theirs = theirs.replace(on_disk, name)
+    return theirs
+
+
+def linear_names(
+    form: HfFormat, model: Callable[..., nn.Module], config: FrozenConfig
+) -> dict[str, str]:
+    """Return our names of the linear layers with transformers' names, in the order of the model.
+
+    Layers of other folders, and layers that transformers merges into one tensor, are left out.
+    """
+    layers = {}
+    module = meta_model(model, config, 1)
+    separate = form.join(config, module.state_dict()).keys()
+    for ours, layer in module.named_modules():
+        if isinstance(layer, nn.Linear) and f"{ours}.weight" in separate:
+            theirs = matching_name(form.names, f"{ours}.weight")
+            if theirs is not None:
+                layers[ours] = str(theirs.removesuffix(".weight"))
+    return layers
 
 
 def adapt(model: nn.Module, config: Config, targets: Mapping[str, str]) -> None:

@@ -3,11 +3,9 @@
 Tables, position tables, heads, projections of the input, norms and biases are not among them.
 """
 
-from collections.abc import Iterator, Mapping
+from contextlib import suppress
 
 from torch import nn
-
-from nlpkit.models.lora import LoraLinear
 
 # Layers that a task or an objective adds to any family (`runs/build.py`).
 _HEADS = ("head", "objective_heads")
@@ -26,54 +24,29 @@ def layer_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
     A single row or column is a vector.
     """
     found: dict[nn.Parameter, int] = {}
-    for module, in_layers in _modules(model):
-        # A module comes before those below it, so that what it says of them counts.
-        for path, count in getattr(module, "MATRICES", {}).items():
-            parameter = _parameter(module, path)
-            if parameter is not None:
-                found.setdefault(parameter, count)
-        for name, count in _usual(module, in_layers, found).items():
-            found.setdefault(getattr(module, name), count)
-    return {p: count for p, count in found.items() if count and _is_matrix(p, count)}
-
-
-def _modules(model: nn.Module) -> Iterator[tuple[nn.Module, bool]]:
-    """Yield all modules but heads, and whether they are below a list of layers."""
-    lists: list[str] = []
+    lists: tuple[str, ...] = ()
     for name, module in model.named_modules():
         if name.partition(".")[0] in _HEADS:
             continue
-        yield module, any(name.startswith(each) for each in lists)
+        # A module comes before those below it, so that what it says of them counts.
+        for path, count in getattr(module, "MATRICES", {}).items():
+            with suppress(AttributeError):  # a model with these settings has no such part
+                found.setdefault(module.get_parameter(path), count)
+        if isinstance(module, nn.RNNBase):
+            # The rows of each are those of all gates; a projection of an LSTM's states has none.
+            for leaf, weight in module.named_parameters(recurse=False):
+                if leaf.startswith("weight"):
+                    gates = 1 if "_hr_" in leaf else len(weight) // module.hidden_size
+                    found.setdefault(weight, gates)
+        elif isinstance(module, nn.Linear) and name.startswith(lists or "."):
+            # The rows of B, of an adapter, are those of the weight, which is frozen.
+            own = dict(module.named_parameters(recurse=False))
+            for leaf in ("lora_A", "lora_B") if "lora_A" in own else ("weight",):
+                rows = found.get(own["weight"], 1) if leaf == "lora_B" else 1
+                found.setdefault(own[leaf], rows)
         if isinstance(module, nn.ModuleList):
-            lists.append(f"{name}.")
-
-
-def _usual(module: nn.Module, in_layers: bool, found: Mapping[nn.Parameter, int]) -> dict[str, int]:
-    """Return the matrices of a module by its type."""
-    if isinstance(module, nn.RNNBase):
-        # The rows of each are those of all gates; a projection of an LSTM's states has no gates.
-        return {
-            name: 1 if name.startswith("weight_hr") else len(parameter) // module.hidden_size
-            for name, parameter in module.named_parameters()
-            if name.startswith("weight")
-        }
-    if not in_layers:
-        return {}
-    if isinstance(module, LoraLinear):
-        # The rows of B are those of the weight.
-        weight = module.weight
-        assert isinstance(weight, nn.Parameter)
-        return {"lora_A": 1, "lora_B": found.get(weight, 1)}
-    return {"weight": 1} if isinstance(module, nn.Linear) else {}
-
-
-def _parameter(module: nn.Module, path: str) -> nn.Parameter | None:
-    """Return the parameter of a name; None if a model with these settings has no such part."""
-    here: nn.Module | nn.Parameter | None = module
-    for step in path.split("."):
-        here = None if here is None else getattr(here, step)
-    assert here is None or isinstance(here, nn.Parameter), f"MATRICES: {path} is no parameter"
-    return here
+            lists += (f"{name}.",)
+    return {p: count for p, count in found.items() if count and _is_matrix(p, count)}
 
 
 def _is_matrix(parameter: nn.Parameter, count: int) -> bool:

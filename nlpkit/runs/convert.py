@@ -110,7 +110,7 @@ def _load(weights: Weights, options: Options, warn: Callable[[str], None]) -> _M
     loaded = hf_model.from_hf(family, path, weights.settings, weights.tensors)
     for line in loaded.warnings("not written"):
         warn(line)
-    if options.vocabulary is not None and not families.vocabulary(family):
+    if options.vocabulary is not None and not families.load(family).VOCABULARY:
         raise UsageError(f"--vocab: family {family} has no vocabulary; leave the option out")
     tokenizer = load_tokenizer(path, family, loaded, options.vocabulary)
     objective = None

@@ -25,7 +25,8 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, lora, lora_config
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
-from nlpkit.models.formats.rows import drop_padding, vocabulary_size
+from nlpkit.models.formats.hf_format import vocabulary_size
+from nlpkit.models.formats.rows import drop_padding
 from nlpkit.models.layers.head import PREFIX
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of

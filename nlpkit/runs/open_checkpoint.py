@@ -20,7 +20,7 @@ from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
-from nlpkit.models.formats.rows import vocabulary_size
+from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import TaskHead, pop_head
 from nlpkit.models.meta import on_meta
 from nlpkit.plural import number_of

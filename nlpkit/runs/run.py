@@ -118,7 +118,7 @@ class ModelPart:
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """The parameters whose first dimension is the vocabulary."""
-        return families.vocabulary(self.family)
+        return families.load(self.family).VOCABULARY
 
     def is_padded(self, vocab_size: int) -> bool:
         """Return whether `source` has more rows than tokens, as released T5 has."""

@@ -16,7 +16,8 @@ from nlpkit.data.lines import shown
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.formats.rows import drop_padding, vocabulary_size
+from nlpkit.models.formats.hf_format import vocabulary_size
+from nlpkit.models.formats.rows import drop_padding
 from nlpkit.models.layers.head import SEQUENCE, kind_of
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
@@ -48,7 +49,7 @@ def load_tokenizer(
     Raises:
         FileError: there is no tokenizer, or the model has another number of tokens.
     """
-    tables = families.vocabulary(family)
+    tables = families.load(family).VOCABULARY
     if not tables:
         return None
     tokenizer = tokenizer_files.load(vocabulary or any_layout.find_tokenizer(directory))[1]

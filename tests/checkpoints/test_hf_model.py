@@ -20,8 +20,8 @@ from transformers import (
 from nlpkit import recipe
 from nlpkit.checkpoints import files, hf_layout, hf_model, hf_writing, integrity
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models.formats.hf_format import matches
-from nlpkit.models.formats.rows import resize_embeddings, vocabulary_size
+from nlpkit.models.formats.hf_format import matches, vocabulary_size
+from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.runs import build
 from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nlpkit.models.layers.loss import CHUNK, linear_cross_entropy
+from nlpkit.models.layers.vocabulary_head import CHUNK, linear_cross_entropy
 
 C, V = 24, 97
 M = CHUNK + 9  # two chunks, the second not full

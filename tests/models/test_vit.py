@@ -14,7 +14,7 @@ from torch import Tensor
 from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.data.images import patches
 from nlpkit.errors import FileError
-from nlpkit.models.formats import hf_format
+from nlpkit.models import lora
 from nlpkit.models.vit import Config
 from nlpkit.models.vit.model import FORMAT, Model
 from tests._families import oracle
@@ -187,7 +187,7 @@ def test_image_of_other_patches_is_refused() -> None:
 
 def test_adapters_leave_the_patches_alone() -> None:
     # transformers has a convolution there, so peft's adapters of linear layers do not fit it.
-    names = hf_format.linear_names(FORMAT, Model, Config(**SIZES))
+    names = lora.linear_names(FORMAT, Model, Config(**SIZES))
     assert "patch" not in names
     assert names["layers.0.query"] == "vit.encoder.layer.0.attention.attention.query"
     assert len(names) == 2 * 6

@@ -47,7 +47,7 @@ def _said(path: Path, *sets: str) -> list[str]:
 
 def _family(name: str, vocab_size: int = 2000, **given: object) -> sizes.Family:
     module = families.load(name)
-    vocab_size = vocab_size if families.vocabulary(name) else 0
+    vocab_size = vocab_size if families.load(name).VOCABULARY else 0
     return sizes.Family(name, module.Config, given, {}, vocab_size)
 
 

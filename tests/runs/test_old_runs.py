@@ -22,7 +22,7 @@ from nlpkit.attention.backends import cpu_flash
 from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import UsageError
-from nlpkit.models.layers import dropout, loss
+from nlpkit.models.layers import packs, vocabulary_head
 from nlpkit.objectives.examples import text
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests.make_old_runs import dropout_sha256, machine, outcome
@@ -49,9 +49,9 @@ def as_it_was():
         return (logits - normalizer).exp_(), normalizer
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loss, "_softmax", softmax)
+        patch.setattr(vocabulary_head, "_softmax", softmax)
         patch.setattr(text, "_find_rows", lambda *given: None)
-        patch.setattr(dropout._Dropout, "apply", F.dropout)
+        patch.setattr(packs._Dropout, "apply", F.dropout)
         patch.setattr(
             cpu_flash, "refuses", lambda request: "dropout" if request.dropout else refuses(request)
         )
@@ -137,7 +137,7 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
 
 def test_an_old_run_goes_on_as_runs_do_today(tmp_path: Path, as_it_was: pytest.MonkeyPatch) -> None:
     moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
-    places = (text, "_find_rows"), (dropout._Dropout, "apply"), (loss, "_softmax")
+    places = (text, "_find_rows"), (packs._Dropout, "apply"), (vocabulary_head, "_softmax")
     then = [getattr(*place) for place in places]
     as_it_was.undo()
     try:

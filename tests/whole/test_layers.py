@@ -21,7 +21,7 @@ from nlpkit.contracts import model as family_contract
 from nlpkit.contracts import objective as contract
 from nlpkit.contracts.batch import SOURCE_LENGTHS, Field
 from nlpkit.contracts.task import Task
-from nlpkit.models import families
+from nlpkit.models import families, lora
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.meta import meta_model
@@ -320,7 +320,7 @@ def test_model_offers_its_contract(folder: str, name: str) -> None:
     assert {len(state[table]) for table in family.VOCABULARY if table in state} <= {7}
     assert all(hf_format.names_of(module.FORMAT, table) for table in family.VOCABULARY)
     assert {*family.VOCABULARY[:1]} <= {*state}
-    linear = hf_format.linear_names(module.FORMAT, module.Model, config)
+    linear = lora.linear_names(module.FORMAT, module.Model, config)
     assert bool(module.LORA_TARGETS) <= bool(linear)
     parameters = list(inspect.signature(module.Model).parameters)
     assert parameters == ["config", "vocab_size", "backend"]

@@ -22,9 +22,7 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
-from nlpkit.models.layers.compute import compute_dtype
-from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.packs import last_states, select_rows
+from nlpkit.models.layers.packs import compute_dtype, dropout, last_states, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported

@@ -1,18 +1,17 @@
 """Names of settings and parameters in transformers, by the format of a family; writes by it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
 from pydantic_core import to_jsonable_python
-from torch import Tensor, nn
+from torch import Tensor
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.format import HfFormat, Settings, State, Transposed
-from nlpkit.models.meta import meta_model
 
 NUMBER = re.compile(r"\{(\w+)\}")
 
@@ -50,61 +49,6 @@ def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
     )
 
 
-def table_names(form: HfFormat, tables: Sequence[str]) -> dict[str, str]:
-    """Return our names of the vocabulary tables with transformers' names, without folders."""
-    all_names = {ours: names_of(form, ours) for ours in tables}
-    first = {ours: names[0] for ours, names in all_names.items() if names}
-    return {ours: name.theirs for ours, name in first.items() if not name.folder}
-
-
-def table_layer(form: HfFormat, ours: str, config: FrozenConfig) -> dict[str, str]:
-    """Return our name of an input table with that of transformers' layer, if it is one layer there.
-
-    It is not where several layers share a table, such as those of an encoder and a decoder.
-    """
-    parts = {"": form, **form.folders}
-    names = [name for name in names_of(form, ours) if parts[name.folder].present(config)]
-    copies = [theirs for theirs, table in form.copies.items() if table == ours]
-    if len(names) != 1 or names[0].folder or len(copies) > 1:
-        return {}
-    return {ours: names[0].theirs.removesuffix(".weight")}
-
-
-def is_transposed(form: HfFormat, theirs: str) -> bool:
-    """Return whether the weight of transformers' layer `theirs` is (in, out)."""
-    for row in form.names.values():
-        if isinstance(row, Transposed):
-            rows = {row: row, row.removeprefix(form.body): row}
-            if matching_name(rows, f"{theirs}.weight") is not None:
-                return True
-    return False
-
-
-def in_memory(form: HfFormat, theirs: str) -> str:
-    """Return the name in memory of a layer or tensor that is called `theirs` on disk."""
-    for on_disk, name in form.in_memory.items():
-        theirs = theirs.replace(on_disk, name)
-    return theirs
-
-
-def linear_names(
-    form: HfFormat, model: Callable[..., nn.Module], config: FrozenConfig
-) -> dict[str, str]:
-    """Return our names of the linear layers with transformers' names, in the order of the model.
-
-    Layers of other folders, and layers that transformers merges into one tensor, are left out.
-    """
-    layers = {}
-    module = meta_model(model, config, 1)
-    separate = form.join(config, module.state_dict()).keys()
-    for ours, layer in module.named_modules():
-        if isinstance(layer, nn.Linear) and f"{ours}.weight" in separate:
-            theirs = matching_name(form.names, f"{ours}.weight")
-            if theirs is not None:
-                layers[ours] = str(theirs.removesuffix(".weight"))
-    return layers
-
-
 def names_of(form: HfFormat, ours: str) -> list[Name]:
     """Return transformers' name of our parameter in each folder that contains it."""
     parts = {"": form, **form.folders}
@@ -129,6 +73,11 @@ def _pattern(row: str) -> re.Pattern[str]:
     """Return the pattern of our names that a row of a table of names stands for."""
     pattern = NUMBER.sub(r"(\\d+)", re.escape(row).replace(r"\{", "{").replace(r"\}", "}"))
     return re.compile(rf"{pattern}(\..+)?")
+
+
+def vocabulary_size(state: Mapping[str, Tensor], tables: Sequence[str]) -> int:
+    """Return the number of rows of the tables; 0 if the state dict has none of them."""
+    return next((len(state[name]) for name in tables if name in state), 0)
 
 
 def to_hf_tensors(

@@ -1,4 +1,4 @@
-"""The size of the vocabulary tables in a state dict, and rows for new tokens.
+"""Rows of the vocabulary tables in a state dict for new tokens.
 
 V tokens, C columns. `VOCABULARY` of a family lists its tables.
 """
@@ -7,11 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
-
-
-def vocabulary_size(state: Mapping[str, Tensor], tables: Sequence[str]) -> int:
-    """Return the number of rows of the tables; 0 if the state dict has none of them."""
-    return next((len(state[name]) for name in tables if name in state), 0)
 
 
 def resize_embeddings(

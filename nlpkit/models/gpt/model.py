@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Transposed
 from nlpkit.models.gpt import Config
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import select_rows
+from nlpkit.models.layers.packs import dropout, select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.

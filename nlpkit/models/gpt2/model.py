@@ -16,10 +16,9 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings, Transposed
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import select_rows
+from nlpkit.models.layers.packs import dropout, select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 TASK_HEADS = {  # transformers' models with a task's layer

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Heads, Layout
-from nlpkit.models.layers.compute import compute_dtype
+from nlpkit.models.layers.packs import compute_dtype
 
 if TYPE_CHECKING:
     from nlpkit.attention.cache import Cache

@@ -17,9 +17,8 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder_config import EncoderConfig, PostNormConfig
-from nlpkit.models.layers.packs import first_states, layout_within, select_rows
+from nlpkit.models.layers.packs import dropout, first_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {

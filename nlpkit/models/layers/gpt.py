@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder import initialize
 from nlpkit.models.layers.gpt_config import GptConfig
-from nlpkit.models.layers.packs import last_states, layout_within, select_rows
+from nlpkit.models.layers.packs import dropout, last_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")

@@ -18,8 +18,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.formats.hf_format import own_format
-from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.packs import last_states
+from nlpkit.models.layers.packs import dropout, last_states
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent_config import VOCABULARY, RecurrentConfig
 from nlpkit.models.layers.recurrent_head import RecurrentHead

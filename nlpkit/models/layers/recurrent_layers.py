@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from nlpkit.models.layers.dropout import dropout
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import Gru, Lstm, Rnn, TimeFirst
 from nlpkit.models.layers.recurrent_config import Cell
 

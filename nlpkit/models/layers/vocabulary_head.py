@@ -1,15 +1,26 @@
-"""The language-model heads of the families with a vocabulary.
+"""The language-model heads of the families with a vocabulary, and their cross entropy.
 
 A family derives its `Model` from `TiedHead`, or from `OutputHead` if the output may have a table or
 a bias of its own, and overrides the methods that differ.
-N tokens of the pack, M targets, C hidden_size, E width of the table, V vocabulary.
+
+The logits of a step are by far its largest tensor (targets x vocabulary). `linear_cross_entropy`
+has one chunk of them at a time, whose gradient it computes at once, so that backward only scales.
+N tokens of the pack, M targets, M' of a chunk, C hidden_size, E width of the table, V vocabulary.
 """
+
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from nlpkit.models.layers.loss import linear_cross_entropy
+# Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold. The gradient of a
+# large table leaves the caches: in half precision, where adding to it also converts, it is added
+# once for several chunks.
+CHUNK, CHUNK_OF_LARGE, LARGE = 512, 256, 1 << 14
+BLOCK_OF_LARGE_HALF = 1024
 
 
 class TiedHead(nn.Module):
@@ -82,3 +93,171 @@ class OutputHead(TiedHead):
     def output_bias(self) -> Tensor | None:
         """Return the bias of the logits, (V,), or None."""
         return self.token_bias
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    loss_weights: Tensor | None = None,
+    *,
+    bias: Tensor | None = None,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """Return the summed cross entropy of `hidden @ weight.T + bias`, and the losses (M,), detached.
+
+    Products are in the type of autocast, softmax and losses in float32 (float64 for float64). The
+    graph can be used for one backward pass.
+
+    Args:
+        hidden: (M, C).
+        weight: (V, C).
+        targets: (M,) int64, all in [0, V).
+        loss_weights: (M,) float32, the weight of each loss in the sum.
+        bias: (V,), added to the logits of every token.
+        label_smoothing: the share of the target that is spread evenly over the vocabulary (Szegedy
+            et al. 2016, sec. 7), as in `torch.nn.functional.cross_entropy`.
+        z_loss: z; the sum, not the losses (M,), also has z * (log of the normalizer)^2 of each
+            target, which keeps logits near 0 (Chowdhery et al. 2022, PaLM, sec. 5).
+    """
+    device, dtype = hidden.device.type, hidden.dtype
+    if torch.is_autocast_enabled(device) and dtype == torch.float32:
+        dtype = torch.get_autocast_dtype(device)
+    with torch.autocast(device, enabled=False):  # it would convert the table for each chunk
+        # Inside `forward`, gradients are always off, and `needs_input_grad` ignores `no_grad`.
+        with_grad = torch.is_grad_enabled() and any(
+            each is not None and each.requires_grad for each in (hidden, weight, bias)
+        )
+        settings = _Settings(label_smoothing, z_loss, with_grad, dtype)
+        return _LinearCrossEntropy.apply(hidden, weight, bias, targets, loss_weights, settings)
+
+
+@dataclass(frozen=True)
+class _Settings:
+    label_smoothing: float
+    z_loss: float
+    with_grad: bool
+    dtype: torch.dtype  # of the products
+
+
+def sizes(vocabulary: int, dtype: torch.dtype) -> tuple[int, int]:
+    """Return the targets of a chunk of logits, and of a product that gives gradients of inputs."""
+    if vocabulary <= LARGE:
+        return CHUNK, CHUNK
+    return CHUNK_OF_LARGE, BLOCK_OF_LARGE_HALF if dtype.itemsize < 4 else CHUNK_OF_LARGE
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        loss_weights: Tensor | None,
+        settings: _Settings,
+    ) -> tuple[Tensor, Tensor]:
+        wide, dtype, count = _wide(hidden), settings.dtype, len(targets)
+        token_losses, normalizers = torch.empty(2, count, dtype=wide, device=hidden.device)
+        of_hidden, of_weight, of_bias = (settings.with_grad and n for n in ctx.needs_input_grad[:3])
+        hidden_grad = torch.empty_like(hidden) if of_hidden else None
+        weight_grad = torch.zeros_like(weight) if of_weight and not count else None
+        bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
+        states, table = hidden.to(dtype), weight.to(dtype)  # once, not for each chunk
+        size, together = sizes(len(weight), dtype)
+        for begin in range(0, count, together):
+            block = slice(begin, min(begin + together, count))
+            grad: Tensor | None = None  # of the logits of the block
+            for start in range(begin, block.stop, size):
+                rows = slice(start, min(start + size, block.stop))
+                logits = (states[rows] @ table.T).to(wide)  # (M', V)
+                if bias is not None:
+                    logits += bias
+                weights = None if loss_weights is None else loss_weights[rows, None]
+                chunk = _chunk(logits, targets[rows, None], weights, settings)
+                token_losses[rows], normalizers[rows], part = chunk
+                if part is None:
+                    continue
+                if bias_grad is not None:
+                    bias_grad += part.sum(0)
+                if rows == block:  # float32 needs no copy
+                    grad = part.to(dtype)
+                    continue
+                if grad is None:
+                    grad = states.new_empty(block.stop - begin, len(weight))
+                grad[start - begin : rows.stop - begin] = part
+            if grad is not None and hidden_grad is not None:
+                hidden_grad[block] = grad @ table
+            if grad is not None and of_weight:
+                weight_grad = _add_product(weight_grad, grad.T, states[block], _wide(weight))
+        weight_grad = None if weight_grad is None else weight_grad.to(weight.dtype)
+        bias_grad = bias_grad if bias_grad is None or bias is None else bias_grad.to(bias.dtype)
+        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
+        ctx.mark_non_differentiable(token_losses)
+        total = token_losses
+        if settings.z_loss:
+            total = total + settings.z_loss * normalizers.square()
+        total = total if loss_weights is None else total * loss_weights
+        return total.sum(dtype=torch.float64).to(wide), token_losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        scaled: list[Tensor | None] = []
+        for grad in ctx.saved_tensors:
+            if grad is None or grad.dtype == torch.promote_types(grad.dtype, scale.dtype):
+                # In place, because that of a table is large; torch refuses a second use.
+                scaled.append(grad if grad is None else grad.mul_(scale))
+            else:  # in bfloat16, rounding would change 1 / targets by up to 0.4 %
+                scaled.append((grad.to(scale.dtype) * scale).to(grad.dtype))
+        return *scaled, None, None, None
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """Return the type of losses and sums: float32, or float64 for inputs in float64."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _chunk(
+    logits: Tensor, chosen: Tensor, weights: Tensor | None, settings: _Settings
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return losses (M'), the log of the normalizers (M') and the gradient of the logits (M', V).
+
+    `chosen` and `weights` are (M', 1).
+    """
+    smoothing, z_loss = settings.label_smoothing, settings.z_loss
+    likely, normalizer = _softmax(logits)
+    likelihood = logits.gather(1, chosen)
+    if smoothing:
+        # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
+        likelihood = (1 - smoothing) * likelihood + smoothing * logits.mean(1, keepdim=True)
+    losses = (normalizer - likelihood).squeeze(1)
+    if not settings.with_grad:
+        return losses, normalizer.squeeze(1), None
+    # (1 + 2 * z * normalizer) * p - (1 - e) * one_hot - e / V; it overwrites the probabilities p.
+    if z_loss:
+        likely *= 1 + 2 * z_loss * normalizer
+    likely.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
+    if smoothing:
+        likely -= smoothing / likely.shape[1]
+    if weights is not None:
+        likely *= weights
+    return losses, normalizer.squeeze(1), likely
+
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probabilities (M', V) of logits (M', V), and the log of their normalizer (M', 1).
+
+    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
+    """
+    likely = logits.softmax(1)
+    return likely, logits.amax(1, True) - likely.amax(1, True).log_()
+
+
+def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return total + a @ b, in `dtype`; it overwrites the total."""
+    if total is None:
+        return (a @ b).to(dtype)
+    return total.addmm_(a, b) if total.dtype == a.dtype else total.add_(a @ b)

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.formats.hf_format import own_format
-from nlpkit.models.layers.dropout import dropout
-from nlpkit.models.layers.packs import last_states
+from nlpkit.models.layers.packs import dropout, last_states
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent_head import RecurrentHead
 from nlpkit.models.layers.recurrent_layers import States, make_layers, run, zeros

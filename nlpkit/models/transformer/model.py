@@ -22,8 +22,8 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.transformer import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

@@ -16,9 +16,9 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.models.layers import encoder, packs
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.vit import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.models.formats.hf_reading import check_fixed
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.encoder import EncoderModel
 from nlpkit.models.layers.head import Head, TaskHead
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.xlm import Config
 
 

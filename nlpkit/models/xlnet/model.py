@@ -23,9 +23,8 @@ from nlpkit.contracts.format import HfFormat, Settings
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.dropout import dropout
 from nlpkit.models.layers.head import DenseHead, TaskHead
-from nlpkit.models.layers.packs import last_states
+from nlpkit.models.layers.packs import dropout, last_states
 from nlpkit.models.layers.vocabulary_head import TiedHead
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.keys import Keys
