@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,14 +23,19 @@ from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.tokenizers.library import text_files
 
-SPECIAL_TOKENS = (
-    *("<pad>", "<unk>", "<mask>", "<sep>", "</n>", "</_>", "<s>", "</s>", "<d>", "</d>"),
-)
-# Required by transformers; `<mask>` and `<sep>` are optional.
-_REQUIRED = tuple(token for token in SPECIAL_TOKENS if token not in ("<mask>", "<sep>"))
+# transformers requires all but `<mask>` and `<sep>`.
+_REQUIRED = ("<pad>", "<unk>", "</n>", "</_>", "<s>", "</s>", "<d>", "</d>")
+SPECIAL_TOKENS = (*_REQUIRED[:2], "<mask>", "<sep>", *_REQUIRED[2:])
 _WRITTEN = {"</_>": " ", "</n>": "\n"}
+_SETTINGS = {
+    "tokenizer_class": "CpmAntTokenizer",
+    **{"bod_token": "<d>", "eod_token": "</d>", "bos_token": "<s>", "eos_token": "</s>"},
+    **{"pad_token": "<pad>", "unk_token": "<unk>"},
+    **{"line_token": "</n>", "space_token": "</_>", "padding_side": "left"},
+}
 # As max_input_chars_per_word in transformers; a longer word is one <unk>.
 _LONGEST_WORD = 200
+_CACHED_WORDS = 1 << 16
 # Part of the fingerprint; must change if the same vocabulary gives different ids.
 _ALGORITHM = "cpm_ant 1"
 
@@ -43,48 +49,6 @@ class Config(FrozenConfig):
     min_frequency: int = Field(
         default=2, ge=1, description="rarer characters and words get no token"
     )
-
-
-class _Pieces(dict[str, tuple[int, ...]]):
-    """A cache: word → ids, computed at the first lookup."""
-
-    # At most about 30 MB; it is filled again in a fraction of a second.
-    most_words = 1 << 17
-    longest_kept = 32
-
-    def __init__(self, vocabulary: dict[str, int], unk_id: int):
-        super().__init__()
-        self._vocabulary = vocabulary
-        self._unk_id = unk_id
-        self._longest_token = max(map(len, vocabulary), default=1)
-
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        ids = self.match(word)
-        if len(word) <= self.longest_kept:
-            if len(self) >= self.most_words:
-                self.clear()
-            self[word] = ids
-        return ids
-
-    def match(self, word: str) -> tuple[int, ...]:
-        """Return the ids of the greedy longest match; a character in no token is `<unk>`."""
-        if len(word) > _LONGEST_WORD:
-            return (self._unk_id,)
-        vocabulary, unk, length = self._vocabulary, self._unk_id, len(word)
-        if word in vocabulary:
-            return (vocabulary[word],)
-        # A fast path: half of all words have two characters.
-        if length == 2:
-            return (vocabulary.get(word[0], unk), vocabulary.get(word[1], unk))
-        ids = []
-        start = 0
-        while start < length:
-            stop = min(start + self._longest_token, length)
-            while stop > start + 1 and word[start:stop] not in vocabulary:
-                stop -= 1
-            ids.append(vocabulary.get(word[start:stop], unk))
-            start = stop
-        return tuple(ids)
 
 
 class Tokenizer:
@@ -103,9 +67,10 @@ class Tokenizer:
         self.eos_id: int | None = self._special["</s>"]
         self.mask_id: int | None = self._special.get("<mask>")
         # Special tokens are left out, so that no text can match one.
-        vocabulary = {t: i for i, t in enumerate(tokens) if t not in self._special}
-        vocabulary |= {text: self._special[token] for token, text in _WRITTEN.items()}
-        self._pieces = _Pieces(vocabulary, self._special["<unk>"])
+        self._ids = {t: i for i, t in enumerate(tokens) if t not in self._special}
+        self._ids |= {text: self._special[token] for token, text in _WRITTEN.items()}
+        self._longest_token = max(map(len, self._ids))
+        self._cached_match = lru_cache(_CACHED_WORDS)(self._match)
         self._texts = [_WRITTEN.get(token, token) for token in tokens]
         self._silent = frozenset((self.pad_id, self.bos_id, self.eos_id))
 
@@ -144,15 +109,9 @@ class Tokenizer:
 
     def save(self, directory: str | Path) -> None:
         """Write `vocab.txt` and `tokenizer_config.json`, which `AutoTokenizer` opens."""
-        settings = {
-            "tokenizer_class": "CpmAntTokenizer",
-            **{"bod_token": "<d>", "eod_token": "</d>", "bos_token": "<s>", "eos_token": "</s>"},
-            **{"pad_token": "<pad>", "unk_token": "<unk>"},
-            **{"line_token": "</n>", "space_token": "</_>", "padding_side": "left"},
-        }
         files = {
             "vocab.txt": "".join(f"{token}\n" for token in self._tokens),
-            "tokenizer_config.json": json.dumps(settings, indent=2) + "\n",
+            "tokenizer_config.json": json.dumps(_SETTINGS, indent=2) + "\n",
         }
         text_files.write(directory, files)
 
@@ -164,10 +123,24 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without special tokens."""
         ids: list[int] = []
-        pieces = self._pieces
         for word in _words(text):
-            ids += pieces[word]
+            ids += self._cached_match(word[: _LONGEST_WORD + 1])  # the rest changes nothing
         return ids
+
+    def _match(self, word: str) -> tuple[int, ...]:
+        """Return the ids of the greedy longest match; a character in no token is `<unk>`."""
+        unk, length = self._special["<unk>"], len(word)
+        if length > _LONGEST_WORD:
+            return (unk,)
+        ids = []
+        start = 0
+        while start < length:
+            stop = min(start + self._longest_token, length)
+            while stop > start + 1 and word[start:stop] not in self._ids:
+                stop -= 1
+            ids.append(self._ids.get(word[start:stop], unk))
+            start = stop
+        return tuple(ids)
 
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of each text."""
@@ -184,7 +157,7 @@ class Tokenizer:
         offsets: list[tuple[int, int]] = []
         start = 0
         for word in _words(text):
-            found = self._pieces[word]
+            found = self._match(word)
             ids += found
             for token_id in found:
                 # An `<unk>` is one character, or a whole word that is too long.
@@ -262,14 +235,10 @@ def _extend(
     for text in texts:
         words.update(word for word in _words(text) if len(word) <= _LONGEST_WORD)
     known = set(tokens) | {" ", "\n"}
-    characters: Counter[str] = Counter()
-    for word, count in words.items():
-        for character in word:
-            characters[character] += count
-    frequent = _best(characters, known, min_frequency)
+    frequent = _best(text_files.count_characters(words), known, min_frequency)
     tokens = [*tokens, *frequent[: vocab_size - len(tokens)]]
     if len(tokens) < vocab_size:
-        match = Tokenizer(tokens)._pieces.match
+        match = Tokenizer(tokens)._match
         savings = Counter(
             {
                 word: count * (len(match(word)) - 1)

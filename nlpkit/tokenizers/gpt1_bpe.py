@@ -24,7 +24,8 @@ from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
 from nlpkit.tokenizers.library import merge_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
-from nlpkit.tokenizers.library.text_files import count_characters, count_words, repeat
+from nlpkit.tokenizers.library.text_files import count_characters
+from nlpkit.tokenizers.library.training import count_words, learn
 
 _UNK, _END = "<unk>", "</w>"
 # The files of vocabulary and merges, of transformers and of OpenAI.
@@ -64,18 +65,13 @@ class Tokenizer(LibraryTokenizer):
         Reads `texts` once, and needs memory for the distinct words. The most frequent characters
         are kept.
         """
-        normalizer, splitter = normalizers.BertNormalizer(lowercase=True), _splitter()
         words = count_words(
-            texts, lambda text: splitter.pre_tokenize_str(normalizer.normalize_str(text))
+            texts, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
         )
         return cls(_build(*_learn(words, config)))
 
     def _characters(self, token: str) -> int:
         return len(token.removesuffix(_END))
-
-
-def _splitter() -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.BertPreTokenizer()
 
 
 def _build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
@@ -90,7 +86,7 @@ def _build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
     )
     library = Library(model)
     library.normalizer = normalizers.BertNormalizer(lowercase=True)
-    library.pre_tokenizer = _splitter()
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.BPEDecoder(suffix=_END)
     library.add_special_tokens([_UNK])
     return library.to_str()
@@ -118,9 +114,6 @@ def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tu
         end_of_word_suffix=_END,
         show_progress=False,
     )
-    learner = Library(models.BPE(unk_token=_UNK, end_of_word_suffix=_END))
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    spelled = Counter({word: n for word, n in words.items() if kept.issuperset(word)})
-    learner.train_from_iterator(repeat(spelled), trainer)
+    learner = learn(models.BPE(unk_token=_UNK, end_of_word_suffix=_END), trainer, words, kept)
     model = json.loads(learner.to_str())["model"]
     return model["vocab"], [tuple(pair) for pair in model["merges"]]

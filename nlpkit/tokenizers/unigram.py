@@ -21,7 +21,8 @@ from tokenizers import Tokenizer as Library
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
-from nlpkit.tokenizers.library.text_files import count_characters, count_words, repeat
+from nlpkit.tokenizers.library.text_files import count_characters
+from nlpkit.tokenizers.library.training import count_words, repeat
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
 # The space, and the characters of special tokens: with pieces for these, a special token written in
@@ -100,12 +101,7 @@ def _learn(
             pre_tokenizers.Split(Regex(r"(?m).{128}"), "isolated"),
         ]
     )
-    stretches = count_words(
-        texts,
-        lambda text: splitter.pre_tokenize_str(
-            normalizer.normalize_str(text) if normalizer else text
-        ),
-    )
+    stretches = count_words(texts, normalizer, splitter)
     kept = _choose_characters(stretches, config)
     spelled: Counter[str] = Counter()
     for stretch, count in stretches.items():
@@ -126,14 +122,10 @@ def _choose_characters(stretches: Counter[str], config: Config) -> set[str]:
     """Return the most frequent characters, up to the coverage or the size of the vocabulary."""
     counts = count_characters(stretches)
     needed = config.character_coverage * counts.total()
-    kept: set[str] = set()
-    covered = 0
-    for character, count in counts.items():
-        if covered >= needed or len(kept) == config.vocab_size - len(_SPECIAL) - len(BYTES):
-            break
-        kept.add(character)
-        covered += count
-    return kept
+    most = config.vocab_size - len(_SPECIAL) - len(BYTES)
+    before = itertools.accumulate(counts.values(), initial=0)  # the counts of those before each
+    chosen = (c for c, covered in zip(counts, before, strict=False) if covered < needed)
+    return set(itertools.islice(chosen, most))
 
 
 def _reproducible(pieces: list[tuple[str, float]], vocab_size: int) -> list[tuple[str, float]]:

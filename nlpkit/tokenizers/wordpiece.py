@@ -9,7 +9,6 @@ A directory of transformers without `tokenizer.json` is read from its `vocab.txt
 normalized stands in its `tokenizer_config.json`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,15 +19,19 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.tokenizers.library import text_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
-from nlpkit.tokenizers.library.text_files import count_characters, count_words, repeat
+from nlpkit.tokenizers.library.text_files import count_characters
+from nlpkit.tokenizers.library.training import count_words, learn
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Longer words are one [UNK], as in BERT.
 _LONGEST_WORD = 100
-_VOCABULARY, _SETTINGS = "vocab.txt", "tokenizer_config.json"
+_VOCABULARY = "vocab.txt"
+# What `tokenizer_config.json` may say of the normalization, and transformers' defaults.
+_NORMALIZATION = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
 
 class Config(FrozenConfig):
@@ -71,10 +74,7 @@ class Tokenizer(LibraryTokenizer):
         are kept.
         """
         normalizer = _normalizer(config.lowercase, config.strip_accents, config.split_chinese)
-        splitter = pre_tokenizers.BertPreTokenizer()
-        words = count_words(
-            texts, lambda text: splitter.pre_tokenize_str(normalizer.normalize_str(text))
-        )
+        words = count_words(texts, normalizer, pre_tokenizers.BertPreTokenizer())
         return cls(_library(_learn(words, config), normalizer).to_str())
 
     @classmethod
@@ -91,7 +91,8 @@ class Tokenizer(LibraryTokenizer):
             return super().load(path)
         text, file = text_files.read(file, _VOCABULARY)
         vocabulary = _vocabulary(text, str(file))
-        library = _library(vocabulary, _normalizer(*_normalization(file.parent / _SETTINGS)))
+        normalizer = _read_normalizer(file.parent / "tokenizer_config.json")
+        library = _library(vocabulary, normalizer)
         return cls(library.to_str(), str(file))
 
     def _characters(self, token: str) -> int:
@@ -135,39 +136,22 @@ def _vocabulary(text: str, source: str) -> dict[str, int]:
     return ids
 
 
-def _normalization(file: Path) -> tuple[bool, bool | None, bool]:
-    """Return lowercase, strip_accents and split_chinese of a `tokenizer_config.json`.
-
-    Without the file, or a setting in it, they are transformers' defaults.
-    """
-    settings: dict[str, Any] = {}
-    if file.is_file():
-        try:
-            settings = json.loads(text_files.read(file, _SETTINGS)[0])
-        except ValueError as error:
-            raise FileError(f"{file}: not a JSON file: {error}") from error
-        if not isinstance(settings, dict):
-            raise FileError(f"{file}: not a table of settings")
+def _read_normalizer(file: Path) -> normalizers.BertNormalizer:
+    """Return the normalizer of a `tokenizer_config.json`, which may be missing."""
+    settings = read_json(file) if file.is_file() else {}
     for token in _SPECIAL:
         name = f"{token[1:-1].lower()}_token"
         value = settings.get(name, token)
         value = value.get("content") if isinstance(value, dict) else value
         if value not in (token, None):
             raise FileError(f"{file}: {name} is {value!r}; kind wordpiece has {token}")
-    return (
-        _flag(settings, "do_lower_case", True, file),
-        None
-        if settings.get("strip_accents") is None
-        else _flag(settings, "strip_accents", True, file),
-        _flag(settings, "tokenize_chinese_chars", True, file),
-    )
-
-
-def _flag(settings: dict[str, Any], name: str, default: bool, file: Path) -> bool:
-    value = settings.get(name, default)
-    if not isinstance(value, bool):
-        raise FileError(f"{file}: {name} is {value!r}; must be true or false")
-    return value
+    found: list[Any] = []
+    for name, default in _NORMALIZATION.items():
+        value = settings.get(name, default)
+        if not isinstance(value, bool) and value is not default:
+            raise FileError(f"{file}: {name} is {value!r}; must be true or false")
+        found.append(value)
+    return _normalizer(*found)
 
 
 def _learn(words: Counter[str], config: Config) -> dict[str, int]:
@@ -189,8 +173,4 @@ def _learn(words: Counter[str], config: Config) -> dict[str, int]:
         special_tokens=[*_SPECIAL, *(f"##{c}" for c in sorted(kept & inside))],
         show_progress=False,
     )
-    learner = Library(models.WordPiece(unk_token="[UNK]"))
-    learner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    spelled = Counter({word: n for word, n in words.items() if kept.issuperset(word)})
-    learner.train_from_iterator(repeat(spelled), trainer)
-    return learner.get_vocab()
+    return learn(models.WordPiece(unk_token="[UNK]"), trainer, words, kept).get_vocab()

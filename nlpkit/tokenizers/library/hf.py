@@ -5,10 +5,8 @@ A special token written in a text, such as `[MASK]`, is encoded as ordinary char
 transformers would make it the special token. `encode` adds no special tokens.
 """
 
-import contextlib
 import hashlib
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,19 +21,6 @@ from nlpkit.tokenizers.library import text_files
 
 # The tokens of SentencePiece that are bytes.
 BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Send what the library prints on stderr, such as a panic of each of its threads, nowhere."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 class _Frame(NamedTuple):
@@ -93,8 +78,7 @@ class LibraryTokenizer(ABC):
         if ends != self.end_of_word:
             expected = self.end_of_word or "no suffix"
             raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {expected}")
-        # Only patterns of the file's own can run away.
-        self._source, self._has_patterns = source, '"Regex"' in text
+        self._source = source
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()
@@ -171,13 +155,10 @@ class LibraryTokenizer(ABC):
         self, encode: Callable[..., list[Encoding]], texts: Iterable[str]
     ) -> list[Encoding]:
         batch = list(text_files.sound(texts))
-        if not self._has_patterns:
-            return encode(batch, add_special_tokens=False)
         try:
-            with _silent():
-                return encode(batch, add_special_tokens=False)
+            return encode(batch, add_special_tokens=False)
         except BaseException as error:
-            # The class of a panic of the library cannot be imported.
+            # A pattern of the file's own that runs away; the class of a panic cannot be imported.
             if type(error).__name__ != "PanicException":
                 raise
             raise FileError(f"{self._source}: its pattern fails on a text: {error}") from None

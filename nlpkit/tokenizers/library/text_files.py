@@ -1,7 +1,7 @@
-"""Checks and counts the text for tokenizers, and reads and writes their files."""
+"""Checks the text for tokenizers, counts its characters, and reads and writes their files."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nlpkit.errors import DataError, FileError
@@ -53,16 +53,6 @@ def write(directory: str | Path, files: dict[str, str]) -> None:
         raise FileError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
-def count_words(
-    texts: Iterable[str], split: Callable[[str], list[tuple[str, tuple[int, int]]]]
-) -> Counter[str]:
-    """Return the frequency of each word that `split` finds; reads `texts` once."""
-    words: Counter[str] = Counter()
-    for text in sound(texts):
-        words.update(word for word, _ in split(text))
-    return words
-
-
 def count_characters(words: Counter[str]) -> Counter[str]:
     """Return the frequency of each character, highest first; ties are sorted by character."""
     characters: Counter[str] = Counter()
@@ -70,11 +60,3 @@ def count_characters(words: Counter[str]) -> Counter[str]:
         for character in word:
             characters[character] += count
     return Counter(dict(sorted(characters.items(), key=lambda pair: (-pair[1], pair[0]))))
-
-
-def repeat(words: Counter[str]) -> Iterator[str]:
-    """Yield each word as often as it was counted, with spaces between, as a trainer needs it."""
-    chunk = 10_000
-    for word, count in words.items():
-        for start in range(0, count, chunk):
-            yield " ".join([word] * min(chunk, count - start))
