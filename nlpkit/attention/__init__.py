@@ -140,7 +140,6 @@ def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -
 def _prepare_custom(
     choice: AttentionChoice, request: Request, backend: str, cache: Cache | None, key: CacheKey
 ) -> Attend:
-    """Return the attention of a kind that has its own computation."""
     kind, what = request.kind, f"attention kind {choice.kind}"
     if backend != "auto":
         raise Unsupported(_takes_no_backend(choice))
@@ -175,7 +174,6 @@ def _takes_no_backend(choice: AttentionChoice) -> str:
 
 
 def _prepare_backend(choice: AttentionChoice, request: Request, name: str) -> Attend:
-    """Return the attention of the named backend, or of the one that `auto` is."""
     if name != "auto":
         backend, reason = _load_backend(name, choice, request), f"{name} (asked for)"
     else:
@@ -204,7 +202,6 @@ def _choose_backend(choice: AttentionChoice, request: Request) -> tuple[str, Bac
 
 
 def _load_backend(name: str, choice: AttentionChoice, request: Request) -> Backend:
-    """Return the named backend; raise `Unsupported` if it cannot do the request."""
     backend = cast(Backend, registry.load(_BACKENDS, name))
     if reason := backend.refuses(request):
         raise Unsupported(f"attention backend {name} cannot do kind {choice.kind}: {reason}")

@@ -124,7 +124,6 @@ class Cache:
 
 
 def _iterate(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:
-    """Yield the state of each layer; the first step creates it."""
     if not first:
         yield from states
         return

@@ -159,7 +159,6 @@ def _read_fields(choice: AttentionChoice, layout: Layout) -> Iterator[tuple[str,
 
 
 def _check_tensors(choice: AttentionChoice, heads: Heads, tensors: Mapping[str, Tensor]) -> None:
-    """Raise `ValueError` unless exactly the kind's shared tensors are given."""
     learned = choice.tensors(heads.count, heads.width)
     expected = {name: tensor.shape for name, tensor in learned.items() if tensor.shared}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}

@@ -77,7 +77,6 @@ def draw_alignments(
 def _compute_weights(
     model: Aligned, read: np.ndarray, source: np.ndarray, layer: int | None
 ) -> Tensor:
-    """Return the weights (T, S) of one sequence."""
     assert isinstance(model, torch.nn.Module)
     device = next(model.parameters()).device
     ids, source_ids = (torch.from_numpy(each).long().to(device) for each in (read, source))

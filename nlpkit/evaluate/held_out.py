@@ -140,7 +140,6 @@ class Evaluation:
         return result, [{"prediction": answer, "target": label} for answer, label in pairs]
 
     def _compute_losses(self, log: Log, stop: StopFlag) -> dict[str, Any]:
-        """Return the figures of the loss, and what they are of."""
         opened = self.opened
         training = Training(opened.model, opened.objective)
         device = next(opened.model.parameters()).device
@@ -172,7 +171,6 @@ class Evaluation:
     def _collect_answers(
         self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
     ) -> list[Answer]:
-        """Return the model's answer and the label of each row, in the order of the rows."""
         if predictions := self.held_out.predictions:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
             return [pair for _, pair in sorted(by_row, key=lambda each: each[0])]

@@ -132,7 +132,6 @@ class Likelihood:
             yield keys, window, len(texts)
 
     def _score_window(self, window: Sequence["_Text"]) -> list[np.ndarray]:
-        """Return the log-probabilities (T,) of each text of a window."""
         sequences = _Sequences(window)
         values = np.concatenate([np.zeros(0), *self._compute_losses(sequences)])
         result = [np.full(len(each.text.ids), np.nan) for each in window]
@@ -146,7 +145,6 @@ class Likelihood:
         return result
 
     def _compute_losses(self, sequences: "_Sequences") -> Iterator[np.ndarray]:
-        """Yield the losses of the targets of each batch, in the order of the sequences."""
         opened = self.opened
         names = [name for name in opened.objective.inputs if name != "progress"]
         progress = float(opened.notes.get("progress", 1.0))

@@ -116,7 +116,6 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
 
 
 def _load_task(recipe_name: str, name: str) -> Prompted:
-    """Return the class of a task; raise `UsageError` if its rows cannot be prompts."""
     task = registry.load("objectives", name).Objective
     if not (issubclass(task, Task) and isinstance(task, Prompted)):
         raise UsageError(f"{recipe_name}: objective {name} is no task whose rows can be prompts")
@@ -144,7 +143,6 @@ def _complete_settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
 
 
 def _show_all(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt) -> list[Shown]:
-    """Return the rows as text, but for those that the task leaves out."""
     found = []
     for row in rows:
         with suppress(LeftOut):
@@ -153,7 +151,6 @@ def _show_all(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt
 
 
 def _show(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
-    """Return a row as text; raise `DataError` if a value is wrong."""
     place = f"{row.file}:{row.line}"
     try:
         question = task.question(config, row)

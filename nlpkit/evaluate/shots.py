@@ -84,7 +84,6 @@ class Shots:
         limits: Sequence[int],
         encode: Callable[[list[str]], list[Text]],
     ) -> list[tuple[str, Text]]:
-        """Return the prompts and their tokens, with fewer examples where they are too long."""
         rows = self.rows
         drawn = [rows.draw_examples(shots, seed, number) for number in range(len(rows.rows))]
         texts = [rows.write_prompt(each, row) for each, row in zip(drawn, rows.rows, strict=True)]
@@ -206,6 +205,5 @@ def _check_known(log_probs: np.ndarray, row: Shown) -> np.ndarray:
 
 
 def _score(log_probs: np.ndarray, neutral: float, kind: str) -> float:
-    """Return an answer's score from the log-probabilities of its tokens."""
     total = float(log_probs.sum())
     return total / len(log_probs) if kind == "token" else total - neutral

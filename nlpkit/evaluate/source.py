@@ -103,7 +103,6 @@ def _find_files(
     log: Log,
     callbacks: Callbacks,
 ) -> list[dict[str, Any]]:
-    """Return the sources with the current paths of the files that the run read."""
     cache = cache_directory(data.cache, None, callbacks.note)
     part = "valid" if data.valid else "train"
     sources = data_files.find(run, base, part, cache, callbacks.should_stop)

@@ -98,7 +98,6 @@ def _find_words(text: str) -> list[int]:
 
 
 def _find_word(text: str, starts: Sequence[int], characters: tuple[int, int]) -> int:
-    """Return the number of the word that a token belongs to."""
     start, stop = characters
     while start < stop and text[start].isspace():
         start += 1

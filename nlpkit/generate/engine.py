@@ -132,7 +132,6 @@ class _Engine:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Compute the states after the last token of every row, and choose the next tokens."""
         active = self.running
         requests = active.requests
         width = self._width(active)
@@ -148,7 +147,6 @@ class _Engine:
         self._choose(active, states)
 
     def _compute_prompts(self, prompts: list[Prompt], cache: Cache) -> Tensor:
-        """Return the states (N, C) of the prompts, packed."""
         inputs: dict[str, Tensor | tuple[int, ...]] = {
             name: torch.from_numpy(np.concatenate([p.given[name] for p in prompts])).to(self.device)
             for name in prompts[0].given
@@ -185,7 +183,6 @@ class _Engine:
         active.requests = [active.requests[i] for i in order]
 
     def _extend(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
-        """Add a greedy or sampled token to each request; return the parent row of each request."""
         settings, requests = self.settings, active.requests
         allowed = self._restrict(active, logits)
         if settings.samples:
@@ -214,7 +211,6 @@ class _Engine:
         return [[0]] * len(requests)
 
     def _extend_beams(self, active: ActiveBatch, logits: Tensor) -> list[list[int]]:
-        """Add a token to the beams of each request; return the parent of each new beam."""
         requests, size = active.requests, self.rules.candidates(self.settings.beam)
         allowed = self._restrict(active, logits.log_softmax(-1))
         beams = [request.beam for request in requests if request.beam]

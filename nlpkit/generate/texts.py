@@ -115,7 +115,6 @@ class Writer:
             yield Written(job.text, outputs, job.problem)
 
     def _make_job(self, text: str) -> _Job:
-        """Return the text with its prompt, or with the reason why there is none."""
         parts, blanks = [text], []
         if self._blank is not None:
             pieces = self._blank.split(text)
@@ -137,7 +136,6 @@ class Writer:
         return _Job(text, parts, blanks, prompt)
 
     def _drop_unknown(self, ids: list[int]) -> list[int]:
-        """Return `ids`, without unknown tokens if the model was trained without them."""
         if not self.objective.drop_unknown:
             return ids
         known = [token_id for token_id in ids if token_id != self.tokenizer.unk_id]
@@ -174,7 +172,6 @@ class Writer:
 
 
 def _choose_new_tokens(settings: Settings, objective: Generative) -> int:
-    """Return the most tokens to add; raise `UsageError` if a setting is too large."""
     if isinstance(objective, ReadsSource):
         limit = objective.max_new_tokens
         rule = f"an output has at most {limit} tokens"

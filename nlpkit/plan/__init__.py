@@ -184,7 +184,6 @@ def _count_projections(plan: Plan) -> int:
 
 
 def _measure_target_share(plan: Plan, batches: int = 16) -> float:
-    """Return targets over tokens in the first batches of the run."""
     tokens = targets = 0
     for number in range(batches):
         epoch, index = plan.stream.locate(number)
@@ -231,14 +230,12 @@ def format_batch(plan: Plan) -> Iterator[str]:
 
 
 def _show_field(plan: Plan, name: str, number: int) -> str:
-    """Return the value of a field of a sequence, or what the value stands for."""
     value = plan.first.fields[name][number].item()
     meanings = plan.data.objective.fields[name].names
     return meanings[value] if meanings else f"{value:g}"
 
 
 def _find_tokenizer(plan: Plan) -> Any:
-    """Return the tokenizer that names the tokens of a batch; raise `UsageError` without one."""
     if plan.data.tokenizer is None:
         name = plan.resolved.recipe.objective[0].name
         raise UsageError(f"a batch is shown by its tokens, and objective {name} reads no text")

@@ -179,7 +179,6 @@ def _count_occasions(plan: Plan, steps: int | None = None) -> tuple[int, int]:
 
 
 def _measure_saving(directory: Path, size: int) -> float:
-    """Return the seconds to write, sync and hash `size` bytes in or above `directory`."""
     directory = user_path(directory).absolute()
     while not directory.is_dir():
         directory = directory.parent

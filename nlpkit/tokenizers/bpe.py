@@ -70,7 +70,6 @@ class Tokenizer(LibraryTokenizer):
         return made
 
     def _named(self, settings: Mapping[str, Any], file: Path) -> dict[str, str | None]:
-        """Return the special tokens in `tokenizer_config.json`, or RoBERTa's; raise `FileError`."""
         names: dict[str, str | None] = {}
         for role, default in _ROBERTA.items():
             token = settings.get(role, default)
@@ -142,7 +141,6 @@ def _byte_level(model: models.BPE) -> Library:
 
 
 def _load_files(vocab: Path, merges: Path) -> str:
-    """Return the `tokenizer.json` of GPT-2's vocabulary and its merges; raise `FileError`."""
     ids = merge_files.read_vocabulary(vocab)
     if missing := sorted(byte for symbol, byte in _BYTE_OF.items() if symbol not in ids):
         raise FileError(f"{vocab}: no token for the byte 0x{missing[0]:02X}: not byte-level")

@@ -211,7 +211,6 @@ def _words(text: str) -> list[str]:
 
 
 def _check(tokens: Sequence[str], source: str) -> None:
-    """Raise `FileError` for an empty or repeated token, or a missing special one."""
     lines: dict[str, int] = {}
     for line, token in enumerate(tokens, 1):
         if token in ("", " "):

@@ -75,7 +75,6 @@ class Tokenizer(LibraryTokenizer):
 
 
 def _build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
-    """Return the `tokenizer.json` of a vocabulary, as that of OpenAIGPTTokenizer."""
     model = models.BPE(
         vocab=vocabulary,
         merges=merges,
@@ -93,7 +92,6 @@ def _build(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> str:
 
 
 def _load_files(vocab: Path, merges: Path) -> str:
-    """Return the `tokenizer.json` of a vocabulary and its merges; raise `FileError`."""
     ids = merge_files.read_vocabulary(vocab)
     if _UNK not in ids or not any(token.endswith(_END) for token in ids):
         raise FileError(f"{vocab}: no {_UNK} or no token that ends in {_END}: not GPT-1's")
@@ -101,7 +99,6 @@ def _load_files(vocab: Path, merges: Path) -> str:
 
 
 def _learn(words: Counter[str], config: Config) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return the vocabulary, token → id, and the merges, from the frequencies of words."""
     # A character needs two tokens: inside a word, and at its end.
     budget = (config.vocab_size - 1) // 2
     counts = count_characters(words).most_common(budget)

@@ -91,7 +91,6 @@ class Tokenizer(LibraryTokenizer):
 def _learn(
     texts: Iterable[str], normalizer: normalizers.Normalizer | None, config: Config
 ) -> list[tuple[str, float]]:
-    """Return the library's pieces and log probabilities, without the special tokens."""
     # As in SentencePiece, no piece has characters of two scripts. Strings are cut at 128
     # characters, because the library's sums overflow on very long ones.
     splitter = pre_tokenizers.Sequence(
@@ -119,7 +118,6 @@ def _learn(
 
 
 def _choose_characters(stretches: Counter[str], config: Config) -> set[str]:
-    """Return the most frequent characters, up to the coverage or the size of the vocabulary."""
     counts = count_characters(stretches)
     needed = config.character_coverage * counts.total()
     most = config.vocab_size - len(_SPECIAL) - len(BYTES)

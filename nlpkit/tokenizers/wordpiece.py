@@ -108,7 +108,6 @@ def _normalizer(
 
 
 def _library(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer) -> Library:
-    """Return BERT's tokenizer with this vocabulary, token → id."""
     library = Library(models.WordPiece(vocabulary, unk_token="[UNK]"))
     library.normalizer = normalizer
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -123,7 +122,6 @@ def _library(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer)
 
 
 def _vocabulary(text: str, source: str) -> dict[str, int]:
-    """Return token → id of a `vocab.txt`; raise `FileError` if it is not one of BERT's kind."""
     lines = text.removesuffix("\n").split("\n")
     ids: dict[str, int] = {}
     for token in lines:
@@ -137,7 +135,6 @@ def _vocabulary(text: str, source: str) -> dict[str, int]:
 
 
 def _read_normalizer(file: Path) -> normalizers.BertNormalizer:
-    """Return the normalizer of a `tokenizer_config.json`, which may be missing."""
     settings = read_json(file) if file.is_file() else {}
     for token in _SPECIAL:
         name = f"{token[1:-1].lower()}_token"
@@ -155,7 +152,6 @@ def _read_normalizer(file: Path) -> normalizers.BertNormalizer:
 
 
 def _learn(words: Counter[str], config: Config) -> dict[str, int]:
-    """Return the vocabulary, token → id, from the frequencies of words."""
     words = Counter({word: n for word, n in words.items() if len(word) <= _LONGEST_WORD})
     inside = {character for word in words for character in word[1:]}
     # A character needs one token, and another one (##) if it occurs inside a word.

@@ -97,7 +97,6 @@ class _Shared:
         return KeepMask(self.dropout, seed) if self.dropout else None
 
     def multiply(self, name: str, a: Tensor, b: Tensor) -> Tensor:
-        """Return `a @ b` in float32 or float64, in the buffer `name`."""
         out = self.get_buffer(name, a.shape[0], a.shape[1], b.shape[2])
         return out.copy_(torch.bmm(a, b)) if a.dtype in _HALF else torch.bmm(a, b, out=out)
 

@@ -63,7 +63,6 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
 
 
 def _prepare_in_float32(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    """Return attention that computes in float32 and returns the type of the request."""
     exact = prepare(replace(request, dtype=torch.float32))
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -61,7 +61,6 @@ class _Step:
         self._buffers: dict[str, Tensor] = {}
 
     def make_keep_mask(self, seed: int) -> KeepMask | None:
-        """Return the masks of dropout, tile by tile; None without dropout."""
         return KeepMask(self.dropout, seed) if self.dropout else None
 
     def take(self, order: Order, x: Tensor) -> Tensor:
@@ -155,7 +154,6 @@ def _forward(
 
 
 def _compute_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
-    """Return the gradients of q, k and v."""
     step: _Step = ctx.step
     q, k, v, out, lse = ctx.saved_tensors
     dropout = step.make_keep_mask(ctx.seed)
@@ -182,7 +180,6 @@ def _backward(
     of_keys: list[Tensor],
     dropout: KeepMask | None,
 ) -> None:
-    """Add the gradients of a block's queries and keys."""
     Q, dO, L, D, dQ = of_rows
     for tile in tiles:
         K, V, dK, dV = (x[:, tile.keys] for x in of_keys)

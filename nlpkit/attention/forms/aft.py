@@ -71,7 +71,6 @@ def compute_means(
 
 
 def _compute_chunks(k: Tensor, v: Tensor, causal: bool, biases: Biases) -> list[Tensor]:
-    """Return the means (c, C) of the chunks of a document."""
     size = _LARGE_CHUNK if biases.window is None else max(_CHUNK, biases.window)
     chunks = [x.split(size) for x in (k, v, torch.arange(len(k), device=k.device))]
     count = len(chunks[0])

@@ -37,7 +37,6 @@ class _Causal(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, chunks: Chunks, features: Features, least: float
     ) -> Tensor:
-        """Return (N, H, D) from queries, keys and values (N, H, D)."""
         out, kept = torch.empty_like(v), []
         S: Tensor | None = None
         Z: Tensor | None = None
@@ -61,7 +60,6 @@ class _Causal(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of q, k and v."""
         q, k, v, out, *kept = ctx.saved_tensors
         chunks: Chunks = ctx.chunks
         of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
@@ -109,7 +107,6 @@ def _make_groups(q: Tensor, chunks: Chunks) -> list[slice]:
 def _cut(
     q: Tensor, k: Tensor, v: Tensor, chunks: Chunks, features: Features, group: slice
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the features of queries and keys, and the values, of a group of chunks."""
     fq, fk = (features(chunks.cut(x, group), chunks.positions[group]) for x in (q, k))
     return fq, fk, chunks.cut(v, group)
 

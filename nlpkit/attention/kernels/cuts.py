@@ -118,7 +118,6 @@ def _make_cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
 
 
 def _split_rows(start: Tensor, stop: Tensor) -> list[slice]:
-    """Return the rows of each block, from the keys that each row sees, (N,) and (N,)."""
     # Where the keys are elsewhere than those of the row before, a tile would hide most of them.
     leaps = (start.diff().abs() >= _ROWS // 2).nonzero().squeeze(1) + 1
     bounds = [0, *leaps.tolist(), len(start)]
@@ -131,7 +130,6 @@ def _split_rows(start: Tensor, stop: Tensor) -> list[slice]:
 
 
 def _make_tiles(start: Tensor, stop: Tensor) -> tuple[Tile, ...]:
-    """Return the tiles of the keys that the rows of a block see."""
     low, all_from = int(start.min()), int(start.max())
     all_to, high = int(stop.min()), int(stop.max())
     tiles = []

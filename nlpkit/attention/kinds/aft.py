@@ -114,7 +114,6 @@ def attend(
 def _generate(
     layout: Layout, k: Tensor, v: Tensor, biases: Biases | None, state: dict[str, Tensor]
 ) -> Tensor:
-    """Return the means (N, C) of new tokens, and keep what later ones need."""
     import torch
 
     from nlpkit.attention.forms import aft, growing

@@ -34,7 +34,6 @@ class _Frame(NamedTuple):
 
     @property
     def tokens(self) -> set[str]:
-        """The tokens of the templates."""
         parts = {part.partition(":")[0] for part in self.pair.split()}
         return parts - {"$A", "$B"}
 

@@ -61,7 +61,6 @@ def _make(library: Library, second: str | None) -> tuple[list[int], list[int]]:
 
 
 def _processors(found: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Yield the processors in a post-processor."""
     if found is not None and found["type"] == "Sequence":
         for each in found["processors"]:
             yield from _processors(each)
