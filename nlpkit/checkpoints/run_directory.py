@@ -20,6 +20,7 @@ from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
+DATA_FILES = "data_files.json"  # paths and hashes of the files that were read
 DECIDED = "decided_by_size"  # in run.json
 
 

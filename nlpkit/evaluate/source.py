@@ -1,13 +1,15 @@
 """Finds the held-out data of a checkpoint: files that are given, or those of its run."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from nlpkit import recipe, registry
-from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.checkpoints.run_directory import DATA_FILES, RECIPE
 from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.reader import TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data import formats
 from nlpkit.data.cache import cache_directory
@@ -16,10 +18,11 @@ from nlpkit.data.lines import shown
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import UsageError
+from nlpkit.disk import read_json
+from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten, value_at
-from nlpkit.runs import data_files
+from nlpkit.runs.build import hash_file
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.train.log import Log
 from nlpkit.train.settings import Optimizer
@@ -105,7 +108,7 @@ def _find_files(
 ) -> list[dict[str, Any]]:
     cache = cache_directory(data.cache, None, callbacks.note)
     part = "valid" if data.valid else "train"
-    sources = data_files.find(run, base, part, cache, callbacks.should_stop)
+    sources = _find_recorded(run, base, part, cache, callbacks.should_stop)
     if sources is None or len(sources) != len(entries):  # an older version, or another recipe
         log.warn(
             f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
@@ -115,6 +118,63 @@ def _find_files(
     # The record has the files of a data set, too.
     by_file = {"hf": None, "split": None}
     return [entry | by_file | files for entry, files in zip(entries, sources, strict=True)]
+
+
+def _find_recorded(
+    run: Path, base: Path, part: str, cache: Path, stop: Callable[[], None]
+) -> list[dict[str, Any]] | None:
+    """Return the `files` and the `format` of each source of `part` (train or valid) of a run.
+
+    A file that was moved is searched by its path relative to the run's directory, and by its name
+    in the working directory and in `base`; its content must be the same. Returns None for a run of
+    an older version, which recorded no files.
+
+    Raises:
+        DataError: the content of a file has changed.
+        FileError: a file does not exist any more.
+    """
+    if not (run / DATA_FILES).is_file():
+        return None
+    recorded = read_json(run / DATA_FILES)
+    sources = []
+    try:
+        for files in recorded[part]:
+            paths = []
+            for file in files:
+                moved = run.absolute() / os.path.relpath(file["path"], recorded["directory"])
+                named = [Path.cwd() / file["name"], base / file["name"]]
+                candidates = [Path(file["path"]), moved, *named]
+                paths.append(_find_unchanged(file, candidates, run, cache, stop))
+            forms = {file["format"] for file in files}
+            # Those of a directory may have several formats, which their endings tell.
+            sources.append({"files": paths, "format": forms.pop() if len(forms) == 1 else None})
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileError(f"{run / DATA_FILES}: not a record of files: {error!r}") from error
+    return sources
+
+
+def _find_unchanged(
+    file: dict[str, str],
+    candidates: Sequence[Path],
+    run: Path,
+    cache: Path,
+    stop: Callable[[], None],
+) -> str:
+    """Return the first of the candidates whose content has the recorded hash."""
+    paths = dict.fromkeys(os.path.normpath(path) for path in candidates)
+    existing = [path for path in paths if os.path.isfile(path)]
+    for path in existing:
+        if hash_file(TextFile(path, path, file["format"]), cache, stop) == file["sha256"]:
+            return path
+    if existing:
+        raise DataError(
+            f"{existing[0]}: not the text that {run} was evaluated on (its hash is not that in "
+            f"{DATA_FILES}); restore the file, or choose this one: --data {existing[0]}"
+        )
+    raise FileError(
+        f"{file['path']}: no such file, and {run} was evaluated on it; restore it, or choose "
+        "another: --data FILE"
+    )
 
 
 def _make_sources(files: Sequence[str], form: str) -> list[Any]:

@@ -30,8 +30,8 @@ def announce(run: Run, state: State) -> None:
         log.warn(note)
     if processes > 1:
         log.info(f"processes: {processes}")
-    if note := _idle(run.settings, processes):
-        log.warn(note)
+        if note := _idle(run.settings, processes):
+            log.warn(note)
 
 
 def _announce_model(run: Run) -> None:

@@ -1,5 +1,6 @@
 """Builds the parts of a recipe: tokenizer, corpora, objective, examples, model."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,26 +9,27 @@ import torch
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing
+from nlpkit.checkpoints import hf_layout, hf_writing
+from nlpkit.checkpoints.run_directory import DATA_FILES
 from nlpkit.contracts.objective import PREPROCESSOR
-from nlpkit.contracts.reader import Counts
+from nlpkit.contracts.reader import Counts, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data import store
-from nlpkit.data.cache import cache_directory
+from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import Items, build_items, read_rows
 from nlpkit.data.lines import shown
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
+from nlpkit.disk import write_json
 from nlpkit.errors import DataError, UsageError
 from nlpkit.models.config import ModelConfig
-from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.models.layers.head import pop_head
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
-from nlpkit.runs import checks, data_files
+from nlpkit.runs import checks
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.runs.vocabulary import TrainingText, build_tokenizer
 
@@ -76,7 +78,9 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     old: Mapping[str, torch.Tensor] = {}
     if part.start is not None:
         old, part.start = part.start, None
-        _load(part, model, old, vocab_size)
+        from nlpkit.runs import init_from
+
+        init_from.load_weights(part, model, old, vocab_size)
     if part.outputs:
         model.head = part.new_head()
         # The output layer is kept only if the task is the same.
@@ -91,33 +95,10 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
 
         objective_heads.add(model, heads, old)  # after `adapt`, which freezes what is there
     if part.prompt_rows is not None:
-        _train_prompt_only(model, *part.prompt_rows)
+        from nlpkit.runs import soft_prompts
+
+        soft_prompts.train_alone(model, *part.prompt_rows)
     return model
-
-
-def _load(
-    part: ModelPart, model: nn.Module, start: Mapping[str, torch.Tensor], vocab_size: int
-) -> None:
-    """Load the weights of `init_from`; new tokens get random embeddings (`formats/rows.py`)."""
-    state = {n: each for n, each in start.items() if not n.startswith(hf_model.OBJECTIVE_HEADS)}
-    pop_head(state)
-    resized = resize_embeddings(state, part.vocabulary, vocab_size)
-    # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
-    # checkpoint is opened.
-    initial = model.state_dict()
-    if part.lora is not None:
-        initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
-    model.load_state_dict(initial | resized)
-
-
-def _train_prompt_only(model: Any, start: int, stop: int) -> None:
-    """Freeze the model except rows `start:stop` of its soft prompts (Lester et al. 2021)."""
-    for parameter in model.parameters():
-        parameter.requires_grad_(parameter is model.prompt_embedding)
-    mask = torch.zeros(len(model.prompt_embedding), 1)
-    mask[start:stop] = 1.0
-    # Without decay, no optimizer changes rows whose gradient is always 0.
-    model.prompt_embedding.register_hook(lambda gradient: gradient * mask.to(gradient.device))
 
 
 def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: Callbacks) -> Data:
@@ -169,7 +150,7 @@ def _resolve_files(
     inputs = find_inputs(config, resolved.base, cache, stop)
     for note in (note for part in inputs for entry in part for note in entry.notes):
         callbacks.note(f"data: {note}")
-    if both := data_files.in_both(*inputs):
+    if both := _find_common(*inputs):
         callbacks.note(
             f"data.valid: {shown(both)}: also in data.train; the held-out loss is not that of "
             "unseen text"
@@ -228,12 +209,17 @@ def bind_objective(
     if isinstance(objective, Task) or recipe.train.z_loss or recipe.train.best_by != "loss":
         checks.check_training(resolved, objective)
     if recipe.train.tune == "prompt":
-        part.prompt_rows = checks.prompt_rows(resolved, objective)
+        from nlpkit.runs import soft_prompts
+
+        part.prompt_rows = soft_prompts.find_rows(resolved, objective)
     if isinstance(objective, Task):
         part.outputs, part.head_dropout = objective.outputs, objective.dropout
         part.head_kind = objective.head_kind
-        notes = any_layout.read_notes(part.source) if part.source else {}
-        part.same_task = _same_task(notes.get("objective"), objective_notes(resolved, objective))
+        if part.source:
+            from nlpkit.runs import init_from
+
+            notes = objective_notes(resolved, objective)
+            part.same_task = init_from.is_same_task(part.source, notes)
     return objective
 
 
@@ -244,13 +230,6 @@ def _with_preprocessor(objective: Any, settings: Any, source: Path | None) -> An
         return objective.with_preprocessor(settings, found)
     except ValueError as error:
         raise UsageError(f"{source}/{PREPROCESSOR}: {error}") from error
-
-
-def _same_task(old: Any, new: Any) -> bool:
-    """Return whether notes are of the same task; old ones may lack settings that came later."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        return all(new.get(name) == value for name, value in old.items())
-    return bool(old == new)
 
 
 def objective_notes(resolved: Resolved, objective: Any) -> Any:
@@ -266,3 +245,41 @@ def objective_notes(resolved: Resolved, objective: Any) -> Any:
     return [
         note | {"weight": section.weight} for note, section in zip(notes, sections, strict=True)
     ]
+
+
+def record_files(
+    run: Path, train: Sequence[Input], valid: Sequence[Input], cache: Path, stop: Callable[[], None]
+) -> None:
+    """Write `data_files.json`, from which `nlpkit eval` finds the held-out text of the run."""
+    content = {
+        "directory": str(run.absolute()),
+        "train": [[_entry(file, cache, stop) for file in _single_files(each)] for each in train],
+        "valid": [[_entry(file, cache, stop) for file in _single_files(each)] for each in valid],
+    }
+    write_json(run / DATA_FILES, content)
+
+
+def _find_common(train: Sequence[Input], valid: Sequence[Input]) -> list[str]:
+    """Return the names of the held-out files that are also training files."""
+    trained, names = (
+        {os.path.realpath(file.path): file.name for entry in inputs for file in entry.files}
+        for inputs in (train, valid)
+    )
+    return [name for path, name in names.items() if path in trained]
+
+
+def _single_files(source: Input) -> list[TextFile]:
+    """Return the files of a source; a pair of parallel files gives two."""
+    return [each for file in source.files for each in file.parts]
+
+
+def _entry(file: TextFile, cache: Path, stop: Callable[[], None]) -> dict[str, str]:
+    path = os.path.abspath(file.path)
+    sha256 = hash_file(file, cache, stop)
+    return {"name": file.name, "path": path, "format": file.format, "sha256": sha256}
+
+
+def hash_file(file: TextFile, cache: Path, stop: Callable[[], None]) -> str:
+    """Return the SHA-256 of the content of a file, which the directory `cache` keeps."""
+    single = TextFile(file.path, file.name, file.format)
+    return content_hash(single, cache / "hashes", stop)

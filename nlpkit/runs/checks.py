@@ -101,20 +101,6 @@ def check_training(resolved: Resolved, objective: Any) -> None:
     _check_readable(objective)
 
 
-def prompt_rows(resolved: Resolved, objective: Any) -> tuple[int, int]:
-    """Return the range of trained rows of the soft prompts, for `train.tune: prompt`.
-
-    Raises:
-        UsageError: the objective has no soft prompt, or `lora` is set.
-    """
-    prompt, name = objective.prompt, resolved.recipe.objective[0].name
-    if prompt is None or resolved.recipe.lora is not None:
-        why = "lora excludes it" if prompt is not None else f"objective {name} has none"
-        raise UsageError(f"train.tune: prompt: the soft prompt of a task; {why}")
-    first = int(prompt[0]) - objective.tokenizer.vocab_size
-    return first, first + len(prompt)
-
-
 def _check_readable(objective: Task) -> None:
     """Raise `UsageError` if a score cannot read the labels of a task."""
     from nlpkit.score import named

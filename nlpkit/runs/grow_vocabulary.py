@@ -1,10 +1,18 @@
-"""Extends a vocabulary: old tokens keep their ids, new ones are appended."""
+"""The tokenizer of a run with `init_from`: that of the checkpoint, which may get more tokens.
+
+Old tokens keep their ids, new ones are appended.
+"""
 
 from collections.abc import Iterable
 from typing import Any
 
+from nlpkit.checkpoints import any_layout, tokenizer_files
 from nlpkit.contracts.tokenizer import Growing, Tokenizer
 from nlpkit.errors import UsageError
+from nlpkit.models.formats.rows import drop_padding
+from nlpkit.runs import vocabulary
+from nlpkit.runs.run import ModelPart
+from nlpkit.runs.vocabulary import TrainingText
 from nlpkit.tokenizers.library.shown import show_token
 
 
@@ -44,3 +52,54 @@ def check_old_tokens(old: Tokenizer, new: Tokenizer, path: str) -> None:
                 f"{show_token(old, number)!r} {sizes}; all old tokens must come first, in their "
                 "order"
             )
+
+
+def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | None) -> Tokenizer:
+    """Return `own`, the run's tokenizer, or that of the recipe, or of the checkpoint.
+
+    With the section `tokenizer`, that of the checkpoint gets more tokens from the text.
+
+    Raises:
+        UsageError: the tokenizer does not start with the tokens of `init_from`.
+    """
+    section = text.resolved.recipe.tokenizer
+    home = part.source and any_layout.find_tokenizer(part.source)
+    old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
+    if own is not None:
+        tokenizer = own
+    elif section is None:
+        assert home is not None  # checked by the recipe
+        tokenizer = tokenizer_files.load(home)[1]
+    elif section.path is not None:
+        tokenizer = vocabulary.load_or_train(text, section)
+    elif section.sides is not None:
+        raise UsageError(
+            "tokenizer.source: with init_from the tokenizers are those of the checkpoint; remove "
+            "the section tokenizer"
+        )
+    elif old is None:
+        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
+    else:
+        tokenizer = vocabulary.train(text, section, text.texts, old=old)
+    _check_rows(part, old, tokenizer)
+    return tokenizer
+
+
+def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
+    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer.
+
+    Rows after the last token are cut where released models have them.
+    """
+    if old is not None:
+        check_old_tokens(old[1], tokenizer, str(part.source))
+    size = old[1].vocab_size if old else tokenizer.vocab_size
+    if part.is_padded(size):
+        part.rows = size
+        if part.start is not None:
+            part.start = drop_padding(part.start, part.vocabulary, size)
+    if part.rows not in (None, size):
+        owner = "its" if old else "the recipe's"
+        raise UsageError(
+            f"init_from: the model in {part.source} has {part.rows} tokens and {owner} "
+            f"tokenizer has {size}; use the tokenizer that belongs to the model"
+        )

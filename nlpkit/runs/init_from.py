@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from pydantic import ValidationError
+from torch import nn
 
 from nlpkit import registry
 from nlpkit.checkpoints import (
@@ -16,27 +17,23 @@ from nlpkit.checkpoints import (
     hf_model,
     integrity,
     objective_heads,
-    tokenizer_files,
 )
 from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.task import Task
-from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families, lora, lora_config
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_format import vocabulary_size
-from nlpkit.models.formats.rows import drop_padding
-from nlpkit.models.layers.head import PREFIX
+from nlpkit.models.formats.rows import resize_embeddings
+from nlpkit.models.layers.head import PREFIX, pop_head
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
-from nlpkit.runs import grow_vocabulary, vocabulary
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
-from nlpkit.runs.vocabulary import TrainingText
 
 _NO_ADAPTERS = "adapters are saved without such tensors; train the whole model first"
 
@@ -243,52 +240,24 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
     return path.resolve()
 
 
-def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | None) -> Tokenizer:
-    """Return `own`, the run's tokenizer, or that of the recipe, or of the checkpoint.
-
-    With the section `tokenizer`, that of the checkpoint gets more tokens from the text.
-
-    Raises:
-        UsageError: the tokenizer does not start with the tokens of `init_from`.
-    """
-    section = text.resolved.recipe.tokenizer
-    home = part.source and any_layout.find_tokenizer(part.source)
-    old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
-    if own is not None:
-        tokenizer = own
-    elif section is None:
-        assert home is not None  # checked by the recipe
-        tokenizer = tokenizer_files.load(home)[1]
-    elif section.path is not None:
-        tokenizer = vocabulary.load_or_train(text, section)
-    elif section.sides is not None:
-        raise UsageError(
-            "tokenizer.source: with init_from the tokenizers are those of the checkpoint; remove "
-            "the section tokenizer"
-        )
-    elif old is None:
-        raise UsageError(f"tokenizer.kind: {part.source} has no tokenizer to grow; give a path")
-    else:
-        tokenizer = vocabulary.train(text, section, text.texts, old=old)
-    _check_rows(part, old, tokenizer)
-    return tokenizer
+def load_weights(
+    part: ModelPart, model: nn.Module, start: Mapping[str, torch.Tensor], vocab_size: int
+) -> None:
+    """Load the weights of `init_from`; new tokens get random embeddings (`formats/rows.py`)."""
+    state = {n: each for n, each in start.items() if not n.startswith(hf_model.OBJECTIVE_HEADS)}
+    pop_head(state)
+    resized = resize_embeddings(state, part.vocabulary, vocab_size)
+    # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
+    # checkpoint is opened.
+    initial = model.state_dict()
+    if part.lora is not None:
+        initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
+    model.load_state_dict(initial | resized)
 
 
-def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:
-    """Raise `UsageError` unless row r of the checkpoint's embedding is token r of the tokenizer.
-
-    Rows after the last token are cut where released models have them.
-    """
-    if old is not None:
-        grow_vocabulary.check_old_tokens(old[1], tokenizer, str(part.source))
-    size = old[1].vocab_size if old else tokenizer.vocab_size
-    if part.is_padded(size):
-        part.rows = size
-        if part.start is not None:
-            part.start = drop_padding(part.start, part.vocabulary, size)
-    if part.rows not in (None, size):
-        owner = "its" if old else "the recipe's"
-        raise UsageError(
-            f"init_from: the model in {part.source} has {part.rows} tokens and {owner} "
-            f"tokenizer has {size}; use the tokenizer that belongs to the model"
-        )
+def is_same_task(source: Path, new: Any) -> bool:
+    """Return whether a checkpoint is of the same task; it may lack settings that came later."""
+    old = any_layout.read_notes(source).get("objective")
+    if isinstance(old, dict) and isinstance(new, dict):
+        return all(new.get(name) == value for name, value in old.items())
+    return bool(old == new)

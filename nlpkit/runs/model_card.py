@@ -7,13 +7,12 @@ from typing import Any
 
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout
-from nlpkit.checkpoints.run_directory import METRICS, RECIPE
+from nlpkit.checkpoints.run_directory import DATA_FILES, METRICS, RECIPE
 from nlpkit.contracts.abilities import DecodesOutput, Generative
 from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.disk import read_json
 from nlpkit.models import families
 from nlpkit.plural import number_of
-from nlpkit.runs.data_files import DATA_FILES
 
 CARD = "README.md"
 _LICENCE = """\

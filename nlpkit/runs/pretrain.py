@@ -23,7 +23,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError
 from nlpkit.recipe import Resolved, flatten
 from nlpkit.recipe.places import dotted, value_at
-from nlpkit.runs import build, checks, data_files, fastest_precision, save
+from nlpkit.runs import build, checks, fastest_precision, save
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.run import Data, ModelPart, Run, Training, from_first, token_characters
 from nlpkit.train.held_out import HeldOut
@@ -73,7 +73,7 @@ def pretrain(
         save.rehearse(run)
     save.begin(run, checkpoint, state)  # before, nothing is written but the cache
     if accelerator.is_main_process:
-        data_files.write(directory.path, *run.data.inputs, run.data.cache, stop.check)
+        build.record_files(directory.path, *run.data.inputs, run.data.cache, stop.check)
     held_out = _held_out(run)
     metrics = _metrics(run, state) if accelerator.is_main_process else None
     job = _job(run, held_out, metrics, pace, stop)

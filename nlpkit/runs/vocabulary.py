@@ -110,9 +110,9 @@ def build_tokenizer(text: TrainingText, part: ModelPart, run_path: Path) -> Toke
         return None
     tokenizer = tokenizer_files.load(own)[1] if own.is_dir() else None
     if part.source is not None:
-        from nlpkit.runs import init_from
+        from nlpkit.runs import grow_vocabulary
 
-        tokenizer = init_from.starting_tokenizer(text, part, tokenizer)
+        tokenizer = grow_vocabulary.starting_tokenizer(text, part, tokenizer)
     elif tokenizer is None:
         assert section is not None  # checked by the recipe
         if section.sides is not None:

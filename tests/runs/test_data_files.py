@@ -10,8 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints import changes
-from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.runs import data_files
+from nlpkit.checkpoints.run_directory import DATA_FILES, RunDirectory
 from tests import _tiny
 
 
@@ -94,7 +93,7 @@ def test_eval_of_a_run_without_a_record_of_files_looks_them_up_and_warns(
     moved = _moved(project, tmp_path)
     monkeypatch.chdir(moved)
     _, own, _ = _eval(capsys, "runs/tiny")
-    (moved / "runs/tiny" / data_files.DATA_FILES).unlink()
+    (moved / "runs/tiny" / DATA_FILES).unlink()
     code, out, err = _eval(capsys, "runs/tiny")
     assert (code, out) == (0, own)
     assert "runs/tiny has no record of the files" in err
