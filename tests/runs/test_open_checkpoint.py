@@ -72,7 +72,7 @@ def test_open_checkpoint_reads_the_objective_beside_the_weights(run: Path) -> No
     opened = open_checkpoint(run)
     assert opened.notes["objective"]["name"] == "cpm_ant"
     assert opened.objective.config.max_length == 64
-    assert opened.objective.vocab_size == opened.tokenizer.vocab_size
+    assert opened.objective.tokenizer is opened.tokenizer
 
 
 def test_open_checkpoint_that_transformers_saved_has_the_default_objective(
