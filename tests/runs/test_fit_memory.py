@@ -59,7 +59,7 @@ def test_amounts_of_memory() -> None:
 def test_memory_and_a_batch_exclude_each_other(tiny: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         recipe.load(str(tiny), ["train.memory=1GB"])
-    assert "memory: 1GB chooses tokens_per_batch, which is set to 256" in str(caught.value)
+    assert "train.memory: 1GB and train.tokens_per_batch: 256 exclude each other" in str(caught.value)
     with pytest.raises(RecipeError, match="'much' is not an amount of memory such as 20GB"):
         recipe.load(str(tiny), ["train.memory=much", *STEP])
 
