@@ -9,12 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from nlpkit.errors import UsageError
 from nlpkit.registry import suggest
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
+
 
 IGNORE = -100  # the label of a position that is not predicted, as in torch and transformers
 

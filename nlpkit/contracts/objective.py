@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import numpy as np
+
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Spans
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import nn
 

@@ -23,16 +23,13 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Spans, Term
+from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
-from nlpkit.contracts.tokenizer import Template
+from nlpkit.contracts.tokenizer import Template, Tokenizer
 from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Config(FrozenConfig):
@@ -96,8 +93,7 @@ class Objective(TextObjective):
         return Spans(document, start, start + size, dropped, self.before, self.after)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of inputs of each example; its last token is only a target."""
-        return pieces - 1
+        return pieces - 1  # the last token is only a target
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, each (T,), of a piece of T + 1 tokens."""
@@ -108,7 +104,6 @@ class Objective(TextObjective):
         return {"input_ids": tokens[:-1], "labels": labels}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
         return {"clm": int((batch["labels"] != IGNORE).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:

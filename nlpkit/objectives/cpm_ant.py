@@ -17,7 +17,8 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import Field, Spans
+from nlpkit.contracts.batch import Batch, Field, Spans
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.examples.soft_prompt import (
     GENERATION_SEGMENT,
@@ -29,9 +30,6 @@ from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_doc
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Config(FrozenConfig):

@@ -16,9 +16,10 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.batch import IGNORE, Batch, Field
 from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import MEANING, Choices, target_of
@@ -26,9 +27,6 @@ from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Config(FrozenConfig):

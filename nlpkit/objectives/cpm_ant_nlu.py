@@ -20,10 +20,11 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import LENGTHS, Field, Loss, Term
+from nlpkit.contracts.batch import LENGTHS, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.examples import soft_prompt
@@ -47,8 +48,6 @@ from nlpkit.objectives.tasks.rows import (
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
@@ -129,7 +128,6 @@ class Objective(soft_prompt.PromptTask):
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
-        """Return the columns of the input, of options of a row's own, and of the target."""
         return columns(config.input, *([] if config.choices else [config.options]), config.target)
 
     def texts(self, row: Row) -> tuple[str, ...]:

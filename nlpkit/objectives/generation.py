@@ -11,7 +11,7 @@ T tokens of a sequence without `</s>`, the inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 from pydantic import Field as Setting
@@ -20,18 +20,14 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, Field
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Wording
-from nlpkit.contracts.tokenizer import Template
+from nlpkit.contracts.tokenizer import Extendable, Template
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
 from nlpkit.objectives.examples.text import check_length
 from nlpkit.objectives.tasks.choices import MEANING, Choices, target_of
 from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.reader import Row
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FrozenConfig):
@@ -74,7 +70,6 @@ class Objective(WrittenTarget):
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return what begins a source, what ends it, and what ends a target."""
         return (*model_config.task_tokens[:2], model_config.target_tokens[1])
 
     @classmethod

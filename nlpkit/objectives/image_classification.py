@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.contracts.batch import Batch, Field, Loss, Term
 from nlpkit.contracts.objective import PREPROCESSOR, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
@@ -29,7 +29,6 @@ from nlpkit.plural import number_of
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.contracts.batch import Batch
 
 # What a `preprocessor_config.json` may ask for.
 _STEPS = ("do_convert_rgb", "do_resize", "do_rescale", "do_normalize")
@@ -110,7 +109,6 @@ class Objective(Task):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of classes."""
         return len(self.config.labels or ())
 
     @property
@@ -120,7 +118,6 @@ class Objective(Task):
 
     @classmethod
     def complete(cls, config: Config, rows: Iterable[Row]) -> Any:
-        """Return `config` with the classes of the training rows, unless it lists classes."""
         return with_classes(config, rows)
 
     @classmethod
@@ -197,7 +194,6 @@ class Objective(Task):
         }
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of images."""
         return {"classes": len(batch["label"])}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:

@@ -37,6 +37,7 @@ from nlpkit.contracts.batch import (
     Term,
 )
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
 from nlpkit.objectives.examples.text import TextObjective
 from nlpkit.objectives.several import members
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 MEMBER, TOKENS = "member", "tokens"  # fields of a sequence: index of its member, length
 
@@ -76,10 +76,12 @@ class Objective(TextObjective):
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         self.config = config
         self.labels = tuple(member.label for member in config.of)
-        self.members = tuple(
-            members.bound(number, member, tokenizer, model_config)
-            for number, member in enumerate(config.of)
-        )
+        for number, member in enumerate(config.of):
+            try:
+                made = member.objective(member.config, tokenizer, model_config)
+            except ValueError as error:
+                raise ValueError(f"objective.of.{number}: {error}") from error
+            self.members = (*self.members, made)
         weights = np.array([member.weight for member in config.of])
         self.shares = weights / weights.sum()
         for one, other in combinations(range(len(self.members)), 2):
@@ -97,13 +99,9 @@ class Objective(TextObjective):
         self.mates = max(member.mates for member in self.members)
         self.predicts_text = any(member.predicts_text for member in self.members)
         self.parts = tuple(
-            self._name(number, part)
-            for number, member in enumerate(self.members)
-            for part in member.parts
+            self._name(number, part) for number, m in enumerate(self.members) for part in m.parts
         )
-        self.fields = {
-            name: kind for member in self.members for name, kind in member.fields.items()
-        }
+        self.fields = {name: kind for m in self.members for name, kind in m.fields.items()}
         self.fields |= {
             MEMBER: Field(np.int64, per="sequence", names=self.labels),
             TOKENS: Field(np.int64, per="sequence"),
@@ -118,7 +116,6 @@ class Objective(TextObjective):
         self._generate_as(next((m for m in self.members if isinstance(m, Generative)), None))
 
     def _generate_as(self, member: Any) -> None:
-        """Use the generation methods of the first member that has them."""
         if member is None:
             return
         self.max_length, self.eos_token_ids = member.max_length, member.eos_token_ids
@@ -137,48 +134,38 @@ class Objective(TextObjective):
         return f"{label}.{part}"
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the spans of the members.
-
-        Raises:
-            UsageError: the members cut documents differently.
-        """
-        first, *others = (member.spans(lengths) for member in self.members)
-        for number, other in enumerate(others, 1):
-            members.check_spans(self.labels, (0, first), (number, other))
-        self._set_max_shrink(first)
-        return first
+        return self._agree([member.spans(lengths) for member in self.members], self.labels)
 
     def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
-        """Return the spans of the members that cut at a mark; the others take the same pieces.
-
-        Raises:
-            UsageError: the members cut documents differently, or a piece is too long for one.
-        """
-        found = [
-            (number, member.spans_at(lengths, starts))
-            for number, member in enumerate(self.members)
-            if member.cut_mark
-        ]
-        (cutter, first), *others = found
-        for other in others:
-            members.check_spans(self.labels, (cutter, first), other)
-        sizes = first.stop - first.start
-        for label, member in zip(self.labels, self.members, strict=True):
+        """Return the spans of the members that cut at a mark; the others take the same pieces."""
+        labelled = [*zip(self.labels, self.members, strict=True)]
+        cutting = [label for label, member in labelled if member.cut_mark]
+        cutters = [member for member in self.members if member.cut_mark]
+        spans = self._agree([m.spans_at(lengths, starts) for m in cutters], cutting)
+        for label, member in labelled:
             limit = member.config.setting("max_length")
-            longest = int(member.length(sizes).max(initial=0))
+            longest = int(member.length(spans.stop - spans.start).max(initial=0))
             if limit is not None and longest > limit:
                 raise UsageError(
-                    f"objective.of: {label} takes the pieces of {self.labels[cutter]}, which make "
+                    f"objective.of: {label} takes the pieces of {cutting[0]}, which make "
                     f"examples of up to {longest} tokens, and has max_length {limit}; raise it"
                 )
-        self._set_max_shrink(first)
-        return first
+        return spans
 
-    def _set_max_shrink(self, spans: Spans) -> None:
-        """Set how much shorter than planned the examples of these spans may be."""
-        lengths = [member.length(spans.stop - spans.start) for member in self.members]
+    def _agree(self, found: Sequence[Spans], labels: Sequence[str]) -> Spans:
+        """Return the spans that members have in common; raise `UsageError` if they differ."""
+        first, *others = found
+        for label, other in zip(labels[1:], others, strict=True):
+            pairs = [(vars(first)[n], vars(other)[n]) for n in vars(first) if n != "dropped"]
+            if not all(np.array_equal(ours, theirs) for ours, theirs in pairs):
+                raise UsageError(
+                    f"objective.of: {labels[0]} and {label} cut documents differently; give both "
+                    "the same max_length and the same other settings of pieces"
+                )
+        lengths = [member.length(first.stop - first.start) for member in self.members]
         shorter = (np.max(lengths, axis=0) - np.min(lengths, axis=0)).max(initial=0)
         self.max_shrink = int(shorter) + max(member.max_shrink for member in self.members)
+        return first
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the tokens that examples made from pieces of these lengths (I,) have at most.
@@ -214,11 +201,9 @@ class Objective(TextObjective):
         return member.at_progress(example, progress)
 
     def heads(self) -> dict[str, nn.Module]:
-        """Return the layers of all members."""
         return {n: layer for member in self.members for n, layer in member.heads().items()}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of targets of each term."""
         counts: dict[str, int] = {}
         for number, member in enumerate(self.members):
             chosen = batch[MEMBER] == number
@@ -262,27 +247,19 @@ class Objective(TextObjective):
         if not present:
             chosen = np.arange(len(chosen)) == 0
         sizes = np.array(batch.lengths)
-        own = Batch(
-            members.sequences_of(member, batch.fields, sizes, chosen),
-            tuple(sizes[chosen].tolist()),
-            progress=batch.progress,
-        )
-        rows = np.repeat(chosen, sizes)
-        loss = member.loss(model, members.rows_of(hidden, rows), own)
-        terms = {n: self._rename_parts(number, n, term, present) for n, term in loss.terms.items()}
+        fields = members.sequences_of(member, batch.fields, sizes, chosen)
+        own = Batch(fields, tuple(sizes[chosen].tolist()), progress=batch.progress)
+        loss = member.loss(model, members.rows_of(hidden, np.repeat(chosen, sizes)), own)
+        terms = {}
+        for name, term in loss.terms.items():
+            parts = term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
+            terms[name] = replace(
+                term,
+                loss_sum=term.loss_sum * present,
+                num_targets=term.num_targets * present,
+                parts={self._name(number, n): (s * present, c * present)
+                       for n, (s, c) in parts.items()},
+            )  # fmt: skip
         if not present or not member.predicts_text:
             return Loss(terms)
-        return Loss(terms, loss.targets_of_text(own.fields["labels"]))
-
-    def _rename_parts(self, number: int, name: str, term: Term, present: bool) -> Term:
-        """Return a term with parts named after the member; multiplied by 0 unless `present`."""
-        parts = term.parts or {name: (term.loss_sum.detach(), term.num_targets)}
-        return replace(
-            term,
-            loss_sum=term.loss_sum * present,
-            num_targets=term.num_targets * present,
-            parts={
-                self._name(number, part): (total * present, count * present)
-                for part, (total, count) in parts.items()
-            },
-        )
+        return Loss(terms, loss.targets_of_text(fields["labels"]))

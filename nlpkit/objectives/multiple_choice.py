@@ -70,12 +70,10 @@ class Objective(StateTask):
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
-        """Return the columns of context, question, answers and label."""
         options = [config.options] if isinstance(config.options, str) else config.options
         return columns(*config.given, *options, config.label)
 
     def label(self, row: Row) -> float:
-        """Return the index of the right answer; raise `RowError`."""
         return _label(self.config, row)
 
     def texts(self, row: Row) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ T tokens of an example's texts, D documents, I pieces, S sequences.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -23,10 +22,8 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Field, Marked, Spans
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.pairs import PairChoice, part, sentence_starts
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.tokenizer import Extendable
 
 TRIMMED, SHARE = 16, 8  # tokens by which a window is shorter than its piece; at most 1 / SHARE
 

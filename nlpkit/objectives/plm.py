@@ -18,22 +18,19 @@ T tokens of an example, M tokens of text in it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.batch import IGNORE, Batch, Field
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.frame import FramedText
 from nlpkit.objectives.examples.text import LabelTargets, lay_out
 from nlpkit.plural import number_of
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FrozenConfig):

@@ -10,7 +10,6 @@ L tokens of a piece, S tokens of a source, T of a target.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -19,12 +18,10 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import Field, Spans
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.source_target import SourceTarget
 from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FrozenConfig):
@@ -58,13 +55,11 @@ class Objective(SourceTarget, TextObjective):
         self.max_length = self.max_new_tokens = config.max_length
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
         if self.config.contiguous:
             return cut_stream(lengths, self.config.max_length, self.end)
         return cut_documents(lengths, self.config.max_length, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of source and target together, made of pieces of these lengths."""
         return np.asarray(pieces) + 2  # an end on both sides
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -76,7 +71,6 @@ class Objective(SourceTarget, TextObjective):
         return self.made(ids[:size], ids[size:])
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the text: the source, then what the decoder reads behind the begin token."""
         target = example["input_ids"][1 : len(example["labels"])]
         return [np.concatenate([example["source_ids"][:-1], target])]
 

@@ -18,11 +18,11 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import Field, Loss, Term
-from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.batch import Batch, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Answer, Item
-from nlpkit.contracts.tokenizer import Aligned
+from nlpkit.contracts.tokenizer import Aligned, Extendable
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.tasks.answers import Answer as AnswerSpan
 from nlpkit.objectives.tasks.answers import Found, answers_of, best_span, tokens_of, trim_spans
@@ -33,9 +33,6 @@ from nlpkit.objectives.tasks.windows import Located, token_windows
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.objective import ModelSettings
-    from nlpkit.contracts.tokenizer import Extendable
 
 _FRAME = 4  # start, at most two delimiters, extract
 
@@ -127,7 +124,6 @@ class Objective(FramedTask):
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
-        """Return the columns of context, question and answers."""
         return columns(config.context, config.question, config.answers)
 
     @classmethod
@@ -219,7 +215,6 @@ class Objective(FramedTask):
         }
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of windows, and of rows where there is the auxiliary loss."""
         return {"task": len(batch["order"])} | self.auxiliary_targets(batch)
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.objectives.examples.frame import FramedText
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.contracts.batch import Batch
 
 HEAD = "places"
 
@@ -53,7 +52,6 @@ class Objective(FramedText):
     min_piece = 2  # tokens that can change places
 
     def heads(self) -> dict[str, nn.Module]:
-        """Return the layer that predicts places."""
         from torch import nn
 
         places = self.config.max_length - self.extra
@@ -78,14 +76,12 @@ class Objective(FramedText):
         return rng.permutation(size)
 
     def unmask(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the example with its tokens in the order of the text."""
         ids, place = example["input_ids"].copy(), example["place"]
         moved = place != IGNORE
         ids[len(self.frame.start) + place[moved]] = example["input_ids"][moved]
         return example | {"input_ids": ids}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of moved tokens."""
         return {"reorder": int((batch["place"] != IGNORE).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:

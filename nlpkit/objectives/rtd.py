@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Marked, Term
+from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Marked, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, draw_words
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(MaskConfig):

@@ -9,7 +9,7 @@ columns of a row as its source, `prefix` names the task, and a label is its own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
@@ -18,17 +18,15 @@ from pydantic import model_validator
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item, Task
+from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.template import TextOf, columns, is_template, problem, write_value
 from nlpkit.objectives.examples.source_target import SourceTarget
 from nlpkit.objectives.examples.text import check_length
 from nlpkit.objectives.tasks.choices import MEANING, Choices, read_choice
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 from nlpkit.plural import number_of
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.reader import Row
-    from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 
 
 class Config(FrozenConfig):
@@ -100,7 +98,6 @@ class Objective(SourceTarget, Task):
 
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
-        """Return the columns of source and target."""
         return (*columns(config.given), *columns(config.target))
 
     def encode_input(self, text: str) -> list[int]:

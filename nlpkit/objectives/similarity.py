@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import Field as Setting
 from pydantic import model_validator
 
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Question
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf
 from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.objective import ModelSettings
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(LabelConfig):
@@ -61,7 +60,6 @@ class Objective(LabelTask):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of classes; 1 for regression."""
         return 1 if self.config.regression else len(self.config.labels)
 
     @classmethod
@@ -69,7 +67,6 @@ class Objective(LabelTask):
         return config if config.regression else super().complete(config, rows)
 
     def label(self, row: Row) -> float:
-        """Return the index of the class, or the number for regression; raise `RowError`."""
         return number(row, self.config.label) if self.config.regression else super().label(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:

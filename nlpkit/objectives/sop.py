@@ -22,8 +22,9 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Field, Marked, Spans
+from nlpkit.contracts.batch import Batch, Field, Marked, Spans
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import UsageError
 from nlpkit.objectives.examples.pairs import PairChoice, part, sentence_starts
 
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 HEAD = "sentence_order"
 
@@ -68,9 +67,8 @@ class Objective(PairChoice):
         self.fields = {**self.fields, "sentence_order_label": label}
 
     def heads(self) -> dict[str, nn.Module]:
-        """Return the layer that tells more than two orders; two are told by the model's own."""
         if self.config.segments == 2:
-            return {}
+            return {}  # the family has a layer that tells two orders
         from torch import nn
 
         size = self.model_config.state_size
@@ -80,7 +78,6 @@ class Objective(PairChoice):
         return {HEAD: layer}
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Raise `UsageError`: pieces are cut at sentences, not by lengths alone."""
         raise UsageError("objective: sop cuts text at sentences, and needs the marks of them")
 
     def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
@@ -102,7 +99,6 @@ class Objective(PairChoice):
         return example | {"sentence_order_label": np.array([label])}
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the texts in the order of the piece."""
         order = self.orders[int(example["sentence_order_label"][0])]
         texts = self.frame.texts(example["input_ids"], len(order))
         return [texts[order.index(number)] for number in range(len(order))]

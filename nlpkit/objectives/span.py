@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
+from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.masking import (
     NEVER,
     Drawn,
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 HEAD = "span_boundary"
 PLACES, PLACE_SIZE = 20, 200  # tokens of a span that `sbo` predicts, size of their embeddings
@@ -82,7 +81,6 @@ class Objective(TextMasking):
         self.chances = np.cumsum(chances / chances.sum())
 
     def heads(self) -> dict[str, nn.Module]:
-        """Return the layers of the span boundary objective."""
         if not self.config.boundary_weight:
             return {}
         return {HEAD: boundary_head(self.model_config.state_size)}
@@ -131,7 +129,6 @@ class Objective(TextMasking):
         return made | {"span": runs(made["labels"] != IGNORE)}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens, and of those with a boundary."""
         counts = super().num_targets(batch)
         if "span" in self.fields:
             counts["sbo"] = int((_places(batch["span"]) < PLACES)[batch["span"] > 0].sum())

@@ -14,7 +14,6 @@ import bisect
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -23,12 +22,10 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import Field, Spans
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.source_target import SourceTarget
 from nlpkit.objectives.examples.text import TextObjective, check_length, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.tokenizer import Extendable
 
 COUNT = 100  # sentinels, as in T5's vocabulary
 # There the first has the greatest id.
@@ -80,7 +77,6 @@ class Objective(SourceTarget, TextObjective):
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return what begins and what ends a target, and the sentinels."""
         return (*model_config.target_tokens, *SENTINELS)
 
     def sizes(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -88,13 +84,11 @@ class Objective(SourceTarget, TextObjective):
         return sizes(pieces, self.config.rate, self.config.mean_span)
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the pieces of documents of these `lengths` (D,), or of the stream of all."""
         if self.config.contiguous:
             return cut_stream(lengths, self.piece, self.end)
         return cut_documents(lengths, self.piece, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the tokens of source and target together, made of pieces of these lengths."""
         _, spans = self.sizes(np.asarray(pieces))
         return np.asarray(pieces) + 2 * spans + 2  # a sentinel and an end on both sides
 

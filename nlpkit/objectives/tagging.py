@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import IGNORE, Field, Loss, Term
-from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Answer, Item
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
@@ -28,10 +29,6 @@ from nlpkit.score.counts.tags import WrongTag, is_allowed, parse
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.objective import ModelSettings
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Config(FramedConfig):
@@ -93,12 +90,10 @@ class Objective(FramedTask):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of tags."""
         return len(self.config.labels)
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
-        """Return the columns of words and tags."""
         return config.words, config.tags
 
     @classmethod
@@ -189,7 +184,6 @@ class Objective(FramedTask):
         return self.join(item.parts) | {"tags": tags}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of words, and of rows where there is the auxiliary loss."""
         count = {"task": int((batch["tags"] != IGNORE).sum())}
         return count | self.auxiliary_targets(batch)
 

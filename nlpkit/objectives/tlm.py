@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import LENGTHS, Field, Marked, Spans
+from nlpkit.contracts.batch import LENGTHS, Batch, Field, Marked, Spans
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import DataError
 from nlpkit.objectives.examples.masking import Masking, Rates
 from nlpkit.objectives.examples.pairs import Pairing, part
@@ -30,9 +31,6 @@ from nlpkit.objectives.examples.text import loss_parts
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 KINDS = ("tlm", "mlm")  # of sequences: a pair, or a text of one language
@@ -93,7 +91,6 @@ class Objective(Masking, Pairing):
             )
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return each pair that is short enough as one piece."""
         lengths = np.asarray(lengths, np.int64)
         long = lengths > self.config.max_length - self.extra
         (document,) = np.nonzero(~long & (lengths >= self.min_piece))
@@ -138,7 +135,6 @@ class Objective(Masking, Pairing):
         return {"input_ids": np.concatenate(framed), "token_type_ids": side}
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the two texts of an example."""
         ids = example["input_ids"]
         sizes = example.get(LENGTHS, np.array([len(ids)]))
         if len(sizes) == 1:

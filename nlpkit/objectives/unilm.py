@@ -21,8 +21,9 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import Field, Marked
+from nlpkit.contracts.batch import Batch, Field, Marked
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.masking import Masking, Rates
 from nlpkit.objectives.examples.pairs import Pairing, part, sentence_starts
 from nlpkit.objectives.examples.text import loss_parts
@@ -30,8 +31,6 @@ from nlpkit.objectives.examples.text import loss_parts
 if TYPE_CHECKING:
     import torch
 
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 MASKS = ("both", "left", "right", "source")
 TYPES = np.array([[0, 1], [2, 2], [3, 3], [4, 5]])  # of A and B under each mask

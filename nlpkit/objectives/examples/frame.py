@@ -6,17 +6,14 @@ T tokens of a sequence.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from nlpkit.contracts.batch import Field
-from nlpkit.contracts.tokenizer import Template
+from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable, Template
 from nlpkit.objectives.examples.text import TextObjective
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.objective import ModelSettings
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class Frame:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 from pydantic import Field as Setting
@@ -21,12 +21,10 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import ScoringInput
 from nlpkit.contracts.batch import IGNORE, MARKS, Field, Marked, Spans, bit
 from nlpkit.contracts.objective import ModelSettings
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import UsageError
 from nlpkit.objectives.examples.frame import FramedText, frame_tokens
 from nlpkit.objectives.examples.text import LabelTargets, cut_stream
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.tokenizer import Extendable
 
 NEVER = 2.0  # the threshold of a token that is a target at no rate
 

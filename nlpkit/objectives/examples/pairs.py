@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nlpkit.contracts.batch import MARKS, Loss, Marked, Term
+from nlpkit.contracts.batch import MARKS, Batch, Loss, Marked, Term
 from nlpkit.objectives.examples.frame import FramedText
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
 
 
 class Pairing(FramedText):

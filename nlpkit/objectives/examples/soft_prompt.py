@@ -6,7 +6,7 @@ P tokens of a soft prompt, T tokens in all, M slots.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -14,11 +14,9 @@ from nlpkit.contracts.abilities import Prompt, ScoringInput
 from nlpkit.contracts.batch import IGNORE, Field
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.task import Task, Wording
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import as_template
 from nlpkit.objectives.examples.text import lay_out
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
 INPUTS: Mapping[str, Field] = {

@@ -16,17 +16,13 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Field, Loss, Term
-from nlpkit.contracts.objective import ModelSettings
-from nlpkit.contracts.tokenizer import Template
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch, Field, Loss, Term
+from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.tokenizer import Extendable, Template
 from nlpkit.tokenizers.library.source_and_target import of_sources
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.objective import TrainedModel
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class SourceTarget:
@@ -48,7 +44,6 @@ class SourceTarget:
 
     @classmethod
     def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
-        """Return what begins and what ends a target."""
         return model_config.target_tokens
 
     def bind(
@@ -111,7 +106,6 @@ class SourceTarget:
         )
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of predicted tokens."""
         return {self.name: int((batch["labels"] != IGNORE).sum())}
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:

@@ -15,12 +15,11 @@ import numpy as np
 
 from nlpkit.contracts.batch import IGNORE, Batch, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, Objective, TrainedModel
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class TextObjective(Objective):

@@ -8,15 +8,14 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.contracts.batch import Field, Loss, Spans
+import numpy as np
+
+from nlpkit.contracts.batch import Batch, Field, Loss, Spans
 from nlpkit.contracts.objective import Objective, TrainedModel
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
     from torch import nn
-
-    from nlpkit.contracts.batch import Batch
 
 
 class Combined:
@@ -28,11 +27,6 @@ class Combined:
     composable = False
 
     def __init__(self, objectives: Sequence[Objective], weights: Sequence[float]):
-        """Combine bound objectives.
-
-        Raises:
-            ValueError: two objectives have a loss of the same name.
-        """
         self.first, *self.others = objectives
         self.objectives, self.weights = tuple(objectives), tuple(weights)
         self.fields: dict[str, Field] = {}
@@ -55,11 +49,9 @@ class Combined:
         return getattr(self.first, name)
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        """Return the first objective's spans."""
         return self.first.spans(lengths)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the lengths of the first objective's examples; the others do not change them."""
         return self.first.length(pieces)
 
     def example(
@@ -72,17 +64,14 @@ class Combined:
         return example
 
     def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
-        """Return the example as each objective has it when this share of the run is done."""
         for objective in self.objectives:
             example = objective.at_progress(example, progress)
         return example
 
     def heads(self) -> dict[str, nn.Module]:
-        """Return the layers of all objectives."""
         return {n: layer for each in self.objectives for n, layer in each.heads().items()}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of targets of each term of each objective."""
         counts: dict[str, int] = {}
         for objective in self.objectives:
             counts |= objective.num_targets(batch)

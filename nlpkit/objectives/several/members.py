@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit import registry
-from nlpkit.contracts.batch import SOURCE_LENGTHS, Spans, Term
-from nlpkit.contracts.objective import ModelSettings, Objective
-from nlpkit.errors import UsageError
+from nlpkit.contracts.batch import SOURCE_LENGTHS, Term
+from nlpkit.contracts.objective import Objective
 from nlpkit.part import Part, name_in
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.tokenizer import Tokenizer
 
 
 class Member(Part):
@@ -32,7 +28,6 @@ class Member(Part):
 
     @property
     def label(self) -> str:
-        """The name of its losses."""
         return self.alias or self.name.rpartition(".")[2]
 
     @property
@@ -53,34 +48,13 @@ def names(settings: Any) -> Iterator[str]:
         yield from names(member)
 
 
-def bound(
-    number: int, member: Member, tokenizer: Tokenizer, model_config: ModelSettings
-) -> Objective:
-    """Return the bound objective of a member.
-
-    Raises:
-        ValueError: a setting is wrong; the message names the member.
-    """
-    try:
-        objective: Objective = registry.load(member.FOLDER, member.name).Objective(
-            member.config, tokenizer, model_config
-        )
-    except ValueError as error:
-        raise ValueError(f"objective.of.{number}: {error}") from error
-    return objective
-
-
 def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
     """Return why two objectives (or classes) cannot be mixed, or an empty string."""
     if {*one.inputs} != {*other.inputs}:
-        hints = [hint for each in (one, other) if (hint := each.beside_others)]
-        return "; ".join(
-            [
-                f"give the model other inputs: {', '.join(one.inputs)}, and "
-                f"{', '.join(other.inputs)}",
-                *hints,
-            ]
+        what = (
+            f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
         )
+        return "; ".join(filter(None, (what, one.beside_others, other.beside_others)))
     if one.drop_unknown != other.drop_unknown:
         return "do not both leave out unknown tokens"
     shared = one.fields.keys() & other.fields.keys()
@@ -89,20 +63,6 @@ def difference(one: Objective | type[Objective], other: Objective | type[Objecti
     if differing := differing or sorted(of_source - shared):
         return f"have other fields {differing[0]}"
     return ""
-
-
-def check_spans(labels: Sequence[str], one: tuple[int, Spans], other: tuple[int, Spans]) -> None:
-    """Raise `UsageError` if two members, by their numbers, cut documents in different ways."""
-    if not all(
-        np.array_equal(ours, theirs)
-        for name, ours in vars(one[1]).items()
-        if name != "dropped"
-        for theirs in (vars(other[1])[name],)
-    ):
-        raise UsageError(
-            f"objective.of: {labels[one[0]]} and {labels[other[0]]} cut documents "
-            "differently; give both the same max_length and the same other settings of pieces"
-        )
 
 
 def sum_terms(name: str, one: Term, other: Term) -> Term:

@@ -18,17 +18,15 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import LENGTHS, Field, Term
+from nlpkit.contracts.batch import LENGTHS, Batch, Field, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.task import Item, Task
+from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.frame import Frame, FramedText, frame_tokens
 from nlpkit.objectives.examples.text import check_length
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
-    from nlpkit.contracts.tokenizer import Extendable
 
 
 class FramedConfig(FrozenConfig):

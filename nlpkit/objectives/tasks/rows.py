@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item, Question, Task
 from nlpkit.objectives.examples.text import LabelTargets
 from nlpkit.objectives.tasks.choices import target_of
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.reader import Row
 
 
 class WrittenTarget(LabelTargets, Task):

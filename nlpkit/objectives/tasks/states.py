@@ -19,7 +19,7 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import Field, Loss, Term
+from nlpkit.contracts.batch import Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question, Wording
@@ -32,8 +32,6 @@ from nlpkit.objectives.tasks.rows import count_cut, shorten
 
 if TYPE_CHECKING:
     import torch
-
-    from nlpkit.contracts.batch import Batch
 
 
 class LabelConfig(FramedConfig):
@@ -174,7 +172,6 @@ class LabelTask(StateTask):
 
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
-        """Return the columns of the texts and of the class."""
         return columns(*config.texts, config.label)
 
     def texts(self, row: Row) -> tuple[str, ...]:
@@ -184,12 +181,10 @@ class LabelTask(StateTask):
 
     @property
     def outputs(self) -> int:  # type: ignore[override]
-        """The number of classes."""
         return len(self.config.labels)
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
-        """See `with_classes`."""
         return with_classes(config, rows)
 
     @classmethod
@@ -199,7 +194,6 @@ class LabelTask(StateTask):
         return Question(tuple(config.labels), tuple(config.labels), name, name)
 
     def label(self, row: Row) -> float:
-        """Return the index of the row's class; raise `RowError`."""
         return self.config.labels.index(known_class(row, self.config))
 
 
