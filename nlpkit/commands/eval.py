@@ -161,13 +161,15 @@ def _open(path: Path, common: Common, log: "Log", check: Callable[[], None]) -> 
 
 def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "Log") -> "Settings":
     """Return how answers are generated; warn of options without effect."""
-    from nlpkit.contracts.task import writes_answers
+    from nlpkit.contracts.abilities import Continues
+    from nlpkit.contracts.task import Task
 
     asked = asdict(answers)
     chosen = {name: value for name, value in asked.items() if value is not None}
     generation = decoding_settings(**{**run.source.generation, **chosen})
     reasons = generation.without_effect()
-    if not draws and not writes_answers(type(run.opened.objective)):
+    objective = run.opened.objective
+    if not draws and not (isinstance(objective, Task) and isinstance(objective, Continues)):
         reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")
     for name in [name for name in chosen if name in reasons]:
         log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")

@@ -28,19 +28,15 @@ def complete(part: ModuleType, contract: ModuleType) -> None:
         UsageError: a member is missing, or has a name like that of an optional one.
     """
     for place, each, cls in contracts_of(part, contract):
-        if missing := _missing(each, cls):
-            near = contract.CONTRACTS if each is part else (cls,)
-            lacks = [m[0] for c in near if len(m := _missing(each, c)) == len(missing)]
-            own = [name for name in _own_names(each, cls) if name not in members(cls)]
-            hint = next(filter(None, (_hint(name, own) for name in lacks)), "")
-            what = " or ".join(map(repr, dict.fromkeys(lacks)))
-            raise UsageError(f"{place} has no {what}{hint}")
+        if _missing(each, cls):
+            raise _describe_missing(place, each, contract.CONTRACTS if each is part else (cls,))
         # Our own names are checked by a test, which need not be fast.
         if not part.__name__.startswith("nlpkit.") and (wrong := misspelt(each, cls)):
             raise UsageError(f"{place} has {wrong[0]!r}; did you mean {wrong[1]!r}?")
-        for name in members(cls):
+        for name, default in members(cls).items():
             if _value(each, name) is _ABSENT:
-                _set_default(each, cls, name)
+                is_method = each is part and isinstance(default, FunctionType)
+                setattr(each, name, MethodType(default, part) if is_method else default)
 
 
 def defines(part: object, contract: type, name: str) -> bool:
@@ -48,14 +44,14 @@ def defines(part: object, contract: type, name: str) -> bool:
     return getattr(type(part), name) is not getattr(contract, name)
 
 
-def members(contract: type) -> dict[str, bool]:
-    """Return the members of a contract by name, and whether each is required."""
+def members(contract: type) -> dict[str, Any]:
+    """Return the members of a contract with their defaults, `_ABSENT` if they are required."""
     found = {}
     for cls in _classes(contract):
         for name in (*vars(cls).get("__annotations__", ()), *vars(cls)):
             value = vars(cls).get(name, _ABSENT)
             if name[0] != "_" and not isinstance(value, property):  # one is an object's affair
-                found[name] = value is _ABSENT or _is_abstract(value)
+                found[name] = _value(cls, name)
     return found
 
 
@@ -66,7 +62,7 @@ def misspelt(part: Any, contract: type) -> tuple[str, str] | None:
     lacking = [name for name in known if name not in own]
     for name in own:
         renamed = _RENAMED.get(name) if _RENAMED.get(name) in lacking else None
-        if name not in known and (near := renamed or _nearest(name, lacking, _NEAR)):
+        if name not in known and (near := renamed or _find_near(name, lacking, _NEAR)):
             return name, near
     return None
 
@@ -88,19 +84,26 @@ def _classes(contract: type) -> list[type]:
 
 
 def _missing(part: Any, contract: type) -> list[str]:
-    """Return the required members that a part lacks."""
-    values = {n: _value(part, n) for n, is_required in members(contract).items() if is_required}
-    return [name for name, value in values.items() if value is _ABSENT or _is_abstract(value)]
+    wanted = members(contract).items()
+    return [n for n, value in wanted if value is _ABSENT and _value(part, n) is _ABSENT]
 
 
 def _value(part: Any, name: str) -> Any:
-    """Return a member of a part as it is written there, `_ABSENT` if there is none."""
+    """Return a member of a part as it is written there; `_ABSENT` if it is not, or abstract."""
     spaces = [part] if isinstance(part, ModuleType) else part.__mro__
-    return next((vars(space)[name] for space in spaces if name in vars(space)), _ABSENT)
+    value = next((vars(space)[name] for space in spaces if name in vars(space)), _ABSENT)
+    return _ABSENT if getattr(value, "__isabstractmethod__", False) else value
 
 
-def _is_abstract(value: Any) -> bool:
-    return getattr(value, "__isabstractmethod__", False)
+def _describe_missing(place: str, part: Any, contracts: tuple[type, ...]) -> UsageError:
+    """Return the error of a part that lacks a member of each of these contracts."""
+    lacking = [_missing(part, each) for each in contracts]
+    names = [lacks[0] for lacks in lacking if len(lacks) == min(map(len, lacking))]
+    known = {name for each in contracts for name in members(each)}
+    own = [name for name in _own_names(part, contracts[0]) if name not in known]
+    near = next(filter(None, (_find_near(name, own, 0.6) for name in names)), "")
+    hint = f"; it has {near!r}, which may be meant" if near else ""
+    return UsageError(f"{place} has no {' or '.join(map(repr, dict.fromkeys(names)))}{hint}")
 
 
 def _own_names(part: Any, contract: type) -> list[str]:
@@ -116,19 +119,7 @@ def _own_names(part: Any, contract: type) -> list[str]:
     ]
 
 
-def _hint(name: str, known: list[str]) -> str:
-    near = _nearest(name, known, 0.6)
-    return f"; it has {near!r}, which may be meant" if near else ""
-
-
-def _nearest(word: str, known: list[str], likeness: float) -> str:
+def _find_near(word: str, known: list[str], likeness: float) -> str:
     import difflib  # takes milliseconds, and a right part needs none
 
     return next(iter(difflib.get_close_matches(word, known, 1, likeness)), "")
-
-
-def _set_default(part: Any, contract: type, name: str) -> None:
-    default = next(vars(cls)[name] for cls in reversed(_classes(contract)) if name in vars(cls))
-    if isinstance(part, ModuleType) and isinstance(default, FunctionType):
-        default = MethodType(default, part)
-    setattr(part, name, default)

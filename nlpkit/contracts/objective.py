@@ -16,6 +16,7 @@ import numpy as np
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Spans
+from nlpkit.contracts.family_model import LanguageModel
 
 if TYPE_CHECKING:
     import torch
@@ -53,34 +54,17 @@ class ModelSettings(Protocol):
         """Return a setting of some families, or the default where this one does not have it."""
 
 
-class TrainedModel(Protocol):
-    """The methods of a family's `Model` that objectives call.
+class TrainedModel(LanguageModel, Protocol):
+    """A model of a family, with the layers of objectives and tasks.
 
     A family may have more methods, such as logits for pairs, for objectives that require it.
     """
 
-    # The layer of a task: summaries (S, C) -> outputs (S, O).
-    head: Callable[[torch.Tensor], torch.Tensor]
+    head: Callable[[torch.Tensor], torch.Tensor]  # of a task: summaries (S, C) -> outputs (S, O)
     objective_heads: Any  # an `nn.ModuleDict`: the layers of objectives with `heads`
 
     def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
-        """Return hidden states (N, C) of a pack of sequences of these lengths."""
-
-    def token_loss(
-        self,
-        hidden: torch.Tensor,
-        index: torch.Tensor,
-        targets: torch.Tensor,
-        loss_weights: torch.Tensor | None = None,
-        label_smoothing: float = 0.0,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the sum of the cross entropies at rows `index` (M,), and the values (M,)."""
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Return (M, V) for hidden states (M, C)."""
-
-    def summary(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
-        """Return the representation (S, C) of each sequence for a task."""
+        """Return what `forward` returns."""
 
 
 PREPROCESSOR = "preprocessor_config.json"  # how transformers makes inputs, such as of images
@@ -93,8 +77,7 @@ class Objective(ABC):
     add a term to the loss.
     """
 
-    # On the class: all possible fields. On an object: the fields that this model needs.
-    fields: Mapping[str, Field]
+    fields: Mapping[str, Field]  # of the class: all possible ones; of an object: those it needs
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # names of the losses in the log
     # Those of `parts` of which more is better, such as an accuracy: scores of held-out data, beside
@@ -133,6 +116,7 @@ class Objective(ABC):
     members: tuple[Objective, ...] = ()
 
     def __init__(self, config: Any, tokenizer: Tokenizer, model_config: ModelSettings):
+        """Bind the settings; raise `ValueError` if they do not fit each other or the model."""
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
 
     @classmethod

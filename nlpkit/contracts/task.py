@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.batch import Batch, Loss, Spans
 from nlpkit.contracts.objective import ModelSettings, Objective, TrainedModel
 from nlpkit.contracts.reader import Row
@@ -106,11 +105,6 @@ class Task(Objective):
         """Return the ids of each text."""
         return self.tokenizer.encode_batch(texts) if texts else []
 
-    @property
-    def unk_id(self) -> int | None:
-        """The id of unknown tokens, or None."""
-        return None if self.tokenizer is None else self.tokenizer.unk_id
-
     def tokenizer_of(self, part: int) -> Tokenizer:
         """Return the tokenizer of a text of a row, by its number."""
         return self.tokenizer
@@ -122,11 +116,7 @@ class Task(Objective):
 
     def unknown(self, item: Item) -> int:
         """Return the number of unknown tokens in an item."""
-        return sum(
-            int((part == unk_id).sum())
-            for number, part in enumerate(item.parts)
-            if (unk_id := self.unk_of(number)) is not None
-        )
+        return sum(int((part == self.unk_of(n)).sum()) for n, part in enumerate(item.parts))
 
     def unlearned(self, item: Item) -> int:
         """Return the number of unknown tokens that are excluded from the targets of an item."""
@@ -140,11 +130,6 @@ class Task(Objective):
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the number of tokens of each item."""
         return pieces
-
-
-def writes_answers(objective: type[Objective]) -> bool:
-    """Return whether an objective's class is a task whose answers are generated."""
-    return issubclass(objective, Task) and issubclass(objective, Continues)
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ class Objective(WrittenTarget, soft_prompt.PromptTask):
         example = soft_prompt.make_example(self.prompt, text, context, segment)
         if not self.config.learn_unknown:
             labels = example["labels"]
-            labels[labels == self.unk_id] = IGNORE
+            labels[labels == self.tokenizer.unk_id] = IGNORE
         return example
 
     def loss_parts(

@@ -133,5 +133,5 @@ class Objective(WrittenTarget):
         labels = ids[1:].astype(np.int64)
         labels[: len(source) + 1] = IGNORE
         if not self.config.learn_unknown:
-            labels[labels == self.unk_id] = IGNORE
+            labels[labels == self.tokenizer.unk_id] = IGNORE
         return {"input_ids": ids[:-1].astype(np.int64), "labels": labels}

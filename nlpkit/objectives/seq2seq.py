@@ -145,7 +145,7 @@ class Objective(SourceTarget, Task):
 
     def unlearned(self, item: Item) -> int:
         """Return the number of unknown tokens in the target."""
-        return 0 if self.unk_id is None else int((item.parts[1] == self.unk_id).sum())
+        return int((item.parts[1] == self.tokenizer.unk_id).sum())
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, (T,) each, and the source (S,); nothing is random."""

@@ -144,7 +144,7 @@ class Objective(FramedTask):
         """Return the ids of each text, with the tokens of each word; no word is without a token."""
         words = [text.split(BETWEEN) for text in texts]
         encoded = iter(super().encode([word for sentence in words for word in sentence]))
-        unknown = self.frame.delimiter if self.unk_id is None else self.unk_id
+        unknown = self.frame.delimiter if self.tokenizer.unk_id is None else self.tokenizer.unk_id
         found: list[list[int]] = []
         for sentence in words:
             pieces = [next(encoded) or [unknown] for _ in sentence]

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.task import writes_answers
+from nlpkit.contracts.abilities import Continues
+from nlpkit.contracts.task import Task
 from nlpkit.part import Part
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document, Path, Problem
@@ -32,7 +33,8 @@ def list_warnings(recipe: "Recipe", document: Document) -> list[str]:
 def _find_unused(recipe: "Recipe") -> Iterator[tuple[Path, FrozenConfig, str, str]]:
     """Yield the place of the settings, the settings, a name among them, and why."""
     objectives = ", ".join(section.name for section in recipe.objective)
-    writes = any(map(writes_answers, fit.classes(recipe.objective)))
+    made = fit.classes(recipe.objective)
+    writes = any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
     for path, config in _walk((), recipe):
         reasons = dict(config.without_effect())
         if path == ("eval",) and not writes:

@@ -100,8 +100,8 @@ class FramedTask(Task):
         counts = sizes - 1  # (S,) the number of targets in each sequence
         sequence = torch.arange(len(sizes), device=device)
         sequence = sequence.repeat_interleave(counts, output_size=len(index))
-        if not self.config.learn_unknown and self.unk_id is not None:
-            known = targets != self.unk_id
+        if not self.config.learn_unknown and self.tokenizer.unk_id is not None:
+            known = targets != self.tokenizer.unk_id
             index, targets, sequence = index[known], targets[known], sequence[known]
             counts = sequence.bincount(minlength=len(sizes))  # the last token is always known
         per_row = torch.bincount(groups)[groups]  # (S,) the number of sequences in the row
