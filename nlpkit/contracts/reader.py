@@ -25,6 +25,8 @@ class TextFile:
     gzip: bool = False
     second: TextFile | None = None  # the file that belongs to it: translations, labels
     text_key: str | list[str] | None = None  # where its text is; None: as `data.text_key` says
+    start: int = 0  # the bytes that are read, whole lines: up to `stop`, to the end if it is None
+    stop: int | None = None
 
     @property
     def parts(self) -> tuple[TextFile, ...]:
@@ -124,8 +126,8 @@ class Reader(Protocol):
     ENDINGS: tuple[str, ...]  # endings of file names, before .gz
     FILES: tuple[str, ...]  # the kinds of files that belong together, in the recipe's order
     INSIDE: str = ""  # the glob for the files in a folder; empty if a folder cannot be given
-    # What the documents of such a file are: its rows, from the first to the last; "lines", which
-    # nlpkit reads itself, so that several processes read one file; "" of rows for tasks alone.
+    # What the documents of such a file are: its rows, from the first to the last; "lines", so that
+    # several processes each read a range of one file; "" of rows for tasks alone.
     DOCUMENTS: str = "rows"
 
     @abstractmethod

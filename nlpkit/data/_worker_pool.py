@@ -1,20 +1,21 @@
 """Worker processes whose results come back in order.
 
-Each worker has its own pipe. If the parent is killed, the worker finds its pipe closed and ends; if
-a worker is killed, the parent raises an error at the turn of the piece that is lost.
+If the parent is killed, its workers end; if a worker is killed, the parent raises an error.
 """
 
 import multiprocessing
 import os
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from itertools import islice
 from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
-from typing import Generic, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 
 from nlpkit import registry
 from nlpkit.errors import NlpkitError, OutOfMemory
@@ -36,27 +37,7 @@ class Job(Protocol[PieceIn, ResultOut]):
     def run(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
 
 
-def run_in_order(
-    pieces: Iterator[Piece],
-    job: Job[Piece, Result],
-    processes: int,
-    should_stop: Callable[[], None],
-) -> Generator[tuple[Piece, Result], None, None]:
-    """Yield every piece with its result, in the order of `pieces`; one process is this one.
-
-    An error in a worker is raised at its piece's turn. Close the iterator to end the workers. They
-    are started by `spawn`, because the parent has threads (torch's, the tokenizer's).
-    """
-    if processes == 1:
-        for piece in pieces:
-            should_stop()
-            yield piece, job.run(piece, should_stop)
-        return
-    yield from run_in_workers(
-        *(pieces, job, processes, should_stop),
-        setting="data.workers: 1",
-        context=multiprocessing.get_context("spawn"),
-    )
+_job: Job[Any, Any]  # that of a worker process
 
 
 def run_in_workers(
@@ -71,6 +52,8 @@ def run_in_workers(
 ) -> Generator[tuple[Piece, Result], None, None]:
     """Yield every piece with its result, in the order of `pieces`, from worker processes.
 
+    An error in a worker is raised at its piece's turn. Close the iterator to end the workers.
+
     Args:
         setting: what a user can set so that less memory is needed.
         ahead: how many results may wait for an earlier one.
@@ -78,100 +61,38 @@ def run_in_workers(
     Raises:
         OutOfMemory: a worker was killed.
     """
-    pool = _WorkerPool(job, processes, should_stop, setting, context)
+    others = multiprocessing.active_children()
+    pool = ProcessPoolExecutor(processes, context, _begin, (job, registry.OUTSIDE))
+    waiting: deque[tuple[Piece, Future[Result]]] = deque()
     try:
-        yield from pool.results(pieces, ahead)
-    finally:
-        pool.end()
-
-
-class _WorkerPool(Generic[Piece, Result]):
-    def __init__(
-        self,
-        job: Job[Piece, Result],
-        size: int,
-        should_stop: Callable[[], None],
-        setting: str,
-        context: BaseContext,
-    ):
-        self._should_stop, self._setting = should_stop, setting
-        self._workers: dict[Connection, BaseProcess] = {}
-        with _interrupts_held():
-            for _ in range(size):
-                ours, theirs = context.Pipe()
-                # A forked worker has the parent's ends of all pipes: none would be closed when the
-                # parent is killed.
-                inherited = [*self._workers, ours] if context.get_start_method() == "fork" else []
-                worker = context.Process(  # type: ignore[attr-defined]
-                    target=_serve, args=(theirs, inherited, job, registry.OUTSIDE), daemon=True
-                )
-                worker.start()
-                theirs.close()
-                self._workers[ours] = worker
-
-    def results(self, pieces: Iterator[Piece], ahead: int) -> Iterator[tuple[Piece, Result]]:
-        idle = list(self._workers)
-        busy: dict[Connection, int] = {}
-        waiting: deque[tuple[int, Piece]] = deque()
-        ready: dict[int, object] = {}
-        number = 0
-        more = True
         while True:
-            self._should_stop()
-            is_ready = bool(waiting) and waiting[0][0] in ready
-            seconds = 0 if is_ready or not busy else _POLL_SECONDS
-            for pipe in cast(list[Connection], wait(list(busy), timeout=seconds)):
-                ready[busy.pop(pipe)] = self._receive(pipe)
-                idle.append(pipe)
-            # Before a result is yielded, so that workers prepare others while it is used.
-            while more and idle and len(waiting) < ahead + len(self._workers):
-                try:
-                    piece = next(pieces)
-                except StopIteration:
-                    more = False
-                    break
-                pipe = idle.pop()
-                if error := self._send(pipe, piece):
-                    ready[number] = error
-                else:
-                    busy[pipe] = number
-                waiting.append((number, piece))
-                number += 1
+            for piece in islice(pieces, processes + ahead - len(waiting)):
+                with _interrupts_held():
+                    waiting.append((piece, pool.submit(_run, piece)))
             if not waiting:
                 return
-            if waiting[0][0] in ready:
-                index, piece = waiting.popleft()
-                yield piece, cast(Result, _unwrap(ready.pop(index)))
+            piece, future = waiting.popleft()
+            yield piece, _wait_for(future, should_stop)
+    except BrokenProcessPool as error:
+        should_stop()  # the signal that ended the worker may have been sent to the parent, too
+        raise OutOfMemory(
+            "a worker process ended by itself (killed, usually for lack of memory); fewer workers "
+            f"need less: {setting}"
+        ) from error
+    finally:
+        for worker in multiprocessing.active_children():
+            if worker not in others:
+                worker.kill()
+        pool.shutdown(cancel_futures=True)
 
-    def _send(self, pipe: Connection, piece: Piece) -> NlpkitError | None:
+
+def _wait_for(future: Future[Result], should_stop: Callable[[], None]) -> Result:
+    while True:
+        should_stop()
         try:
-            pipe.send(piece)
-        except OSError:
-            return self._died(pipe)
-        return None
-
-    def _receive(self, pipe: Connection) -> object:
-        try:
-            return pipe.recv()
-        except (EOFError, OSError):
-            return self._died(pipe)
-
-    def _died(self, pipe: Connection) -> NlpkitError:
-        worker = self._workers[pipe]
-        worker.join(1)
-        # The signal that ended the worker may have been sent to the parent, too.
-        self._should_stop()
-        return OutOfMemory(
-            f"a worker process ended by itself (exit status {worker.exitcode}; -9 is usually lack "
-            f"of memory); fewer workers need less: {self._setting}"
-        )
-
-    def end(self) -> None:
-        for pipe, worker in self._workers.items():
-            worker.kill()
-            pipe.close()
-        for worker in self._workers.values():
-            worker.join()
+            return future.result(_POLL_SECONDS)
+        except TimeoutError:
+            continue
 
 
 @contextmanager
@@ -187,46 +108,30 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _unwrap(answer: object) -> object:
-    if isinstance(answer, NlpkitError):
-        raise answer
-    if isinstance(answer, _Bug):
-        raise RuntimeError(f"in a worker process:\n{answer.trace}")
-    return answer
-
-
-class _Bug:
-    """A traceback as text: an exception of any kind need not survive pickling."""
-
-    def __init__(self, trace: str):
-        self.trace = trace
-
-
-def _serve(
-    pipe: Connection, inherited: list[Connection], job: Job[Piece, Result], outside: set[str]
-) -> None:
-    """Run the job on each piece from the pipe until it is closed."""
+def _begin(job: Job[Piece, Result], outside: set[str]) -> None:
+    """Prepare a worker process."""
+    global _job
+    _job = job
     registry.OUTSIDE.update(outside)
-    for other in inherited:
-        other.close()
     # These signals reach the whole process group, but only the parent ends its workers.
     for name in _GROUP_SIGNALS:
         signal.signal(getattr(signal, name), signal.SIG_IGN)
     # There is one process for each core already, so none needs a pool of threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    while True:
-        answer: object
-        try:
-            piece = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            answer = job.run(piece, lambda: None)
-        except NlpkitError as error:
-            answer = error
-        except Exception as error:  # a bug, which the parent raises with this traceback
-            answer = registry.error_of_part(error) or _Bug(traceback.format_exc())
-        try:
-            pipe.send(answer)
-        except OSError:
-            return
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    if parent := multiprocessing.parent_process():
+        parent.join()
+        os._exit(1)
+
+
+def _run(piece: Any) -> Any:
+    try:
+        return _job.run(piece, lambda: None)
+    except NlpkitError:
+        raise
+    except Exception as error:  # a bug, or a mistake in a user's part: not every one can be pickled
+        found = registry.error_of_part(error)
+        raise found or RuntimeError(f"in a worker process:\n{traceback.format_exc()}") from None

@@ -1,21 +1,18 @@
 """The directory of tokenised data, and how a store is put there: completely or not at all.
 
-A store is built in a scratch directory in the same file system, which is then renamed. The process
-that builds it holds a lock on the scratch directory, so the next build finds and removes those
-that a killed process left behind.
+A store is built in a scratch directory in the same file system, which is then renamed.
 """
 
-import contextlib
 import dataclasses
 import hashlib
-import json
 import os
 import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from nlpkit.contracts.reader import TextFile
@@ -23,16 +20,7 @@ from nlpkit.data.lines import file_errors
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError
 
-try:
-    import fcntl
-except ImportError:  # Windows: scratch directories of killed processes stay.
-    fcntl = None  # type: ignore[assignment]
-
-# A hash is remembered only for a big file that was not written within the last two seconds: a
-# second write within the resolution of the clock could leave size and time unchanged.
-_REMEMBERED_BYTES = 1 << 24
-_GRAIN_NS = 2 * 10**9
-_LOCK = "lock"
+_DEAD_SECONDS = 86400.0  # a scratch directory without changes for so long is that of a killed one
 
 
 @dataclass(frozen=True)
@@ -57,42 +45,24 @@ def cache_directory(named: str | None, fallback: Path | None, note: Callable[[st
     The first of: `named`, `$NLPKIT_CACHE`, `$XDG_CACHE_HOME/nlpkit`, `~/.cache/nlpkit`. If that
     one cannot be written, it is `fallback`, with a note. Raise `FileError` if neither can.
     """
-    first = _choose_directory(named)
-    problems = []
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    named = named or os.environ.get("NLPKIT_CACHE")
+    first = Path(named).absolute() if named else Path(home, "nlpkit")
+    problems = [] if first.is_absolute() else ["the home directory: there is none"]
     for path in (first, fallback):
-        if path is None:
+        if path is None or not path.is_absolute():
             continue
         try:
-            _try_to_write(path)
+            path.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=path).close()
         except OSError as error:
             problems.append(f"{path}: {_reason(error)}")
             continue
-        if path is not first:
-            note(f"data: no cache in {problems[0] if problems else 'a home'}; using {path}")
+        if problems:
+            note(f"data: no cache in {problems[0]}; using {path}")
         return path
-    what = "; ".join(problems) or "no home directory"
+    what = "; ".join(problems)
     raise FileError(f"no directory for tokenised data: {what}; set data.cache or $NLPKIT_CACHE")
-
-
-def _choose_directory(named: str | None) -> Path | None:
-    if named is not None:
-        return Path(named).absolute()
-    if own := os.environ.get("NLPKIT_CACHE"):
-        return Path(own).absolute()
-    shared = os.environ.get("XDG_CACHE_HOME", "")
-    if os.path.isabs(shared):
-        return Path(shared) / "nlpkit"
-    home = os.path.expanduser("~")
-    return Path(home) / ".cache" / "nlpkit" if os.path.isabs(home) else None
-
-
-def _try_to_write(path: Path) -> None:
-    path.mkdir(parents=True, exist_ok=True)
-    # A full disk often still takes an empty file.
-    with tempfile.TemporaryFile(dir=path) as probe:
-        probe.write(bytes(4096))
-        probe.flush()
-        os.fsync(probe.fileno())
 
 
 def _reason(error: OSError) -> str:
@@ -119,33 +89,20 @@ def signature(file: TextFile) -> tuple[int, ...]:
     return own if file.second is None else own + signature(file.second)
 
 
-def content_hash(file: TextFile, memory: Path, should_stop: Callable[[], None]) -> str:
-    """Return the SHA-256 of the file's bytes, remembered in `memory` for big unchanged files.
+def content_hash(file: TextFile, should_stop: Callable[[], None]) -> str:
+    """Return the SHA-256 of the file's bytes; of two that belong together, one of both."""
+    if file.second is None:
+        with file_errors(file.name):
+            return _hash_once(file.path, signature(file), should_stop)
+    halves = (dataclasses.replace(file, second=None), file.second)
+    found = [f"{content_hash(half, should_stop)} {half.gzip}" for half in halves]
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
-    That of two files that belong together is a hash of both and of how they are compressed.
-    """
-    if file.second is not None:
-        halves = (dataclasses.replace(file, second=None), file.second)
-        found = [f"{content_hash(half, memory, should_stop)} {half.gzip}" for half in halves]
-        return hashlib.sha256("\n".join(found).encode()).hexdigest()
-    now = signature(file)
-    note = memory / f"{hashlib.sha256(os.fsencode(file.path)).hexdigest()[:32]}.json"
-    if now[0] >= _REMEMBERED_BYTES:
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-            kept = json.loads(note.read_text())
-            if kept["signature"] == list(now) and len(kept["sha256"]) == 64:
-                return kept["sha256"]
-    with file_errors(file.name):
-        sha256 = file_sha256(Path(file.path), should_stop=should_stop)
-    unchanged = time.time_ns() - now[1] > _GRAIN_NS and signature(file) == now
-    if now[0] >= _REMEMBERED_BYTES and unchanged:
-        # If the note cannot be written, the file is read again next time.
-        with contextlib.suppress(OSError):
-            memory.mkdir(parents=True, exist_ok=True)
-            fresh = note.with_suffix(f".{os.getpid()}")
-            fresh.write_text(json.dumps({"signature": now, "sha256": sha256}))
-            os.replace(fresh, note)
-    return sha256
+
+@lru_cache
+def _hash_once(path: str, signature: tuple[int, ...], should_stop: Callable[[], None]) -> str:
+    """Return the hash of a file; a run asks several times, and its files may be large."""
+    return file_sha256(Path(path), should_stop=should_stop)
 
 
 @contextmanager
@@ -153,59 +110,22 @@ def scratch(parent: Path) -> Iterator[Path]:
     """Make a directory in `parent`, which is removed afterwards unless the process is killed."""
     with write_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
-        _sweep(parent)
+        for old in parent.glob(".building-*"):
+            with suppress(FileNotFoundError):
+                if time.time() - old.stat().st_mtime > _DEAD_SECONDS:
+                    shutil.rmtree(old, ignore_errors=True)
         path = Path(tempfile.mkdtemp(prefix=".building-", dir=parent))
-    lock = None
     try:
-        with write_errors(path):
-            # Locked before it has its name: between the two, `_sweep` would take it for a dead one.
-            named = path / f".{_LOCK}"
-            lock = open(named, "wb")  # noqa: SIM115 - open until the directory is removed
-            _lock(lock.fileno())
-            named.rename(path / _LOCK)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-        if lock is not None:
-            lock.close()
 
 
-def _lock(handle: int) -> bool:
-    """Return whether this process has the lock now (False on systems without locks)."""
-    if fcntl is None:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _sweep(parent: Path) -> None:
-    """Remove scratch directories of processes that have ended."""
-    for path in parent.glob(".building-*"):
-        # A directory without a lock file may be new.
-        with contextlib.suppress(OSError), open(path / _LOCK, "rb") as lock:
-            if _lock(lock.fileno()):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def publish(built: Path, path: Path, is_sound: Callable[[], bool]) -> None:
-    """Rename a finished directory to `path`; a valid one that is already there is kept."""
+def publish(built: Path, path: Path) -> None:
+    """Rename a finished directory to `path`; one that another process put there is kept."""
     with write_errors(path):
-        for file in built.iterdir():
-            with open(file, "rb") as written:
-                os.fsync(written.fileno())
-        for _ in range(3):
-            try:
-                os.rename(built, path)
-                return
-            except OSError:
-                if not path.exists():
-                    raise
-            if is_sound():
-                return
-            # Move it into the scratch directory, which is removed; another process may be faster.
-            with contextlib.suppress(FileNotFoundError):
-                os.rename(path, Path(tempfile.mkdtemp(dir=built.parent)) / "damaged")
-        raise FileExistsError(None, "another process keeps putting a damaged store there")
+        try:
+            os.rename(built, path)
+        except OSError:
+            if not path.is_dir():
+                raise

@@ -1,131 +1,23 @@
 """Files -> documents, counted; tokenising them is `store`'s work.
 
 Formats: `text` (a document a line), `paragraphs` (documents between blank lines), `sentences`
-(the same, each line a sentence); `document_rows` has `jsonl`, `tsv`, `parallel` (a document is a
-pair of lines) and the rows of readers.
+(the same, each line a sentence), and those of readers, whose rows are documents.
 Everything is UTF-8, only `\\n` ends a line, and every document knows the line it starts at.
 Nothing is dropped without being counted in `Counts`.
 """
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from nlpkit.contracts.reader import Bad, Counts, RowError, TextFile
-from nlpkit.data import formats
+from nlpkit.data import formats, template
 from nlpkit.data.files import Input
-from nlpkit.data.lines import decode, lines, wrong_character
+from nlpkit.data.lines import check_characters, decode, lines
 from nlpkit.data.settings import Config, Part
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import all_of, number_of
-
-_BETWEEN_BLANK_LINES = ("paragraphs", "sentences")  # formats whose documents have several lines
-
-
-@dataclass(frozen=True)
-class Rows:
-    """How to find the text in a row; a field that the format does not need is None.
-
-    `key` is a key, a column, a path or a template; `names` are those of the columns of a tsv file
-    with a header, where several are read.
-    """
-
-    format: str
-    key: str | None = None
-    column: int | None = None
-    columns: int | None = None
-    line_break: str | None = None
-    names: tuple[str, ...] | None = None
-
-    def identity(self) -> dict[str, Any]:
-        """Return what decides the texts, as JSON; of a plain key the same as in old caches."""
-        found = asdict(self)
-        return found if self.names is not None else {k: found[k] for k in found if k != "names"}
-
-    @property
-    def has_header(self) -> bool:
-        return self.columns is not None
-
-
-def rows_of(file: TextFile, text_key: str | list[str], line_break: str | None) -> Rows:
-    """Return how the rows of `file` are read; reads the header of a tsv file.
-
-    A `text_key` made of digits is a column, counted from 1, of a tsv file without a header; the
-    texts of several keys are joined with a line break.
-    """
-    if isinstance(text_key, list):
-        from nlpkit.data import template
-
-        text_key = template.as_template(text_key) if len(text_key) > 1 else text_key[0]
-    if file.format == "jsonl":
-        return Rows("jsonl", key=text_key)
-    if file.format in _BETWEEN_BLANK_LINES:
-        return Rows(file.format)
-    if file.format == "text":
-        return Rows("text", line_break=line_break)
-    if file.format == "parallel":
-        return Rows("parallel", line_break=line_break)
-    if formats.documents(file.format) == "rows":
-        return Rows(file.format, key=text_key)
-    if file.format != "tsv":
-        raise UsageError(
-            f"{file.name}: {file.format} is read for the rows of a task (a classification, say); "
-            "for running text make it jsonl or tsv"
-        )
-    from nlpkit.data import document_rows
-
-    return document_rows.tsv_rows(file, text_key, line_break)
-
-
-def records(raw_lines: Iterator[bytes], rows: Rows, counts: Counts) -> Iterator[tuple[int, bytes]]:
-    """Yield each row and the number of the line it starts at, counting lines and blank ones."""
-    return (_paragraphs if rows.format in _BETWEEN_BLANK_LINES else _single_lines)(
-        raw_lines, counts
-    )
-
-
-def _single_lines(raw_lines: Iterator[bytes], counts: Counts) -> Iterator[tuple[int, bytes]]:
-    for raw in raw_lines:
-        counts.lines += 1
-        if raw and not raw.isspace():
-            yield counts.lines, raw
-        else:
-            counts.blank += 1
-
-
-def _paragraphs(raw_lines: Iterator[bytes], counts: Counts) -> Iterator[tuple[int, bytes]]:
-    held: list[bytes] = []
-    for raw in raw_lines:
-        counts.lines += 1
-        if raw and not raw.isspace():
-            held.append(raw)
-            continue
-        counts.blank += 1
-        if held:
-            yield counts.lines - len(held), b"\n".join(held)
-            held = []
-    if held:
-        yield counts.lines + 1 - len(held), b"\n".join(held)
-
-
-def text_of(raw: bytes, rows: Rows) -> tuple[str, bytes]:
-    """Return the text of a row, and the same as UTF-8; raise `RowError`."""
-    text = decode(raw)
-    if rows.format in ("jsonl", "tsv"):
-        from nlpkit.data import document_rows
-
-        text = document_rows.text_of_row(text, rows)
-    if rows.line_break is not None:
-        text = text.replace(rows.line_break, "\n")
-    if wrong := wrong_character(text):
-        index, what = wrong
-        # Only a paragraph has lines of the file in its text.
-        line, where = 1, index + 1
-        if rows.format in _BETWEEN_BLANK_LINES:
-            line, where = 1 + text.count("\n", 0, index), index - text.rfind("\n", 0, index)
-        raise RowError(f"character {where} of the text is {what}", line)
-    return text, text.encode()
 
 
 @dataclass(frozen=True)
@@ -147,18 +39,26 @@ class Document:
         return (self.text,) if self.second is None else (self.text, self.second)
 
 
-def rows_in(file: TextFile, config: Config) -> Rows:
-    """Return how the documents of a file are read; reads the header of a tsv file.
-
-    Raises:
-        UsageError: its rows are those of a task.
-    """
+def check_format(file: TextFile, config: Config) -> None:
+    """Raise `UsageError` if the rows of a file are those of a task."""
     if config.rows is not None:
         raise UsageError(
             "data.rows: says where the rows of a task are, and this objective reads running text; "
             "text_key can be a path: '{paragraphs.text:\\n}' joins texts of a list"
         )
-    return rows_of(file, file.text_key or config.text_key, config.line_break)
+    if not formats.documents(file.format):
+        raise UsageError(
+            f"{file.name}: {file.format} is read for the rows of a task (a classification, say); "
+            "for running text make it jsonl or tsv"
+        )
+
+
+def find_key(file: TextFile, config: Config) -> str:
+    """Return the column, path or template of a file's texts; several are joined by lines."""
+    keys = file.text_key or config.text_key
+    if isinstance(keys, str):
+        return keys
+    return template.as_template(keys) if len(keys) > 1 else keys[0]
 
 
 def is_held_out(encoded: bytes, fraction: float) -> bool:
@@ -168,73 +68,84 @@ def is_held_out(encoded: bytes, fraction: float) -> bool:
 
 
 def read(
-    file: TextFile,
-    config: Config,
-    counts: Counts,
-    *,
-    rows: Rows | None = None,
-    part: Part = "all",
-    within: tuple[int, int | None] = (0, None),
+    file: TextFile, config: Config, counts: Counts, *, part: Part = "all"
 ) -> Iterator[Document]:
-    """Yield the documents of the bytes [start, stop) `within` a file, counting into `counts`.
+    """Yield the documents of a file, or of its range, and count them.
 
-    Lines count from the first one read. `rows` is `rows_of` the file, if known already.
+    Lines count from the first one of the range.
     A malformed row is counted and skipped, or raised as `RowError` where `config.on_error` is stop.
     """
-    rows = rows or rows_in(file, config)
-    if rows.format == "parallel" or formats.documents(rows.format) == "rows":
-        from nlpkit.data import document_rows
-
-        by_rows = document_rows.read_pairs if rows.format == "parallel" else document_rows.read_rows
-        yield from by_rows(file, config, counts, rows, part)
-        return
-    raw_lines = lines(file, *within)
-    if rows.has_header and within[0] == 0:
-        next(raw_lines, None)
-        counts.lines += 1
-    for line, raw in records(raw_lines, rows, counts):
+    is_text = file.format in formats.TEXT_FORMATS
+    line_break = config.line_break if file.format in formats.WITH_LINE_BREAK else None
+    for line, texts in (_blocks if is_text else _rows)(file, config, counts):
         try:
-            text, encoded = text_of(raw, rows)
+            if isinstance(texts, RowError):
+                raise texts
+            if line_break is not None:
+                texts = [text.replace(line_break, "\n") for text in texts]
+            for text in texts:
+                check_characters(text, by_line=is_text and line_break is None)
         except RowError as bad:
-            count_bad(bad, file, line - 1 + bad.line, config, counts)
+            bad.line += line - 1
+            if config.on_error == "stop":
+                raise
+            counts.add_bad(Bad(file.name, bad.line, bad.what))
             continue
-        if document := document_of(file, line, [(text, encoded)], config, counts, part):
-            yield document
+        text, *second = texts
+        if not second and not text.strip():
+            counts.empty += 1
+            continue
+        whole = "\n".join(texts).encode()  # a pair is held out by both of its texts
+        if part != "all" and is_held_out(whole, config.valid_fraction) != (part == "valid"):
+            counts.held_out += 1
+            continue
+        size = len(whole) - len(second)
+        counts.documents += 1
+        counts.characters += sum(map(len, texts))
+        counts.bytes += size
+        yield Document(text, file.name, line, size, *second)
 
 
-def count_bad(bad: RowError, file: TextFile, line: int, config: Config, counts: Counts) -> None:
-    """Count a malformed row, or raise it where `config.on_error` is stop."""
-    bad.line = line
-    if config.on_error == "stop":
-        raise bad
-    counts.add_bad(Bad(file.name, line, bad.what))
+def _blocks(
+    file: TextFile, config: Config, counts: Counts
+) -> Iterator[tuple[int, list[str] | RowError]]:
+    """Yield each line that is not blank or, of paragraphs, the lines up to a blank one."""
+    held: list[bytes] = []
+    for raw in lines(file):
+        counts.lines += 1
+        is_blank = not raw or raw.isspace()
+        if is_blank:
+            counts.blank += 1
+        else:
+            held.append(raw)
+        if held and (is_blank or file.format == "text"):
+            yield counts.lines - is_blank + 1 - len(held), _decode(held)
+            held = []
+    if held:
+        yield counts.lines + 1 - len(held), _decode(held)
 
 
-def document_of(
-    file: TextFile,
-    line: int,
-    texts: Sequence[tuple[str, bytes]],
-    config: Config,
-    counts: Counts,
-    part: Part,
-) -> Document | None:
-    """Count and return a document of one text, or of two; None if it is empty or of another part.
+def _decode(raw_lines: list[bytes]) -> list[str] | RowError:
+    try:
+        return [decode(b"\n".join(raw_lines))]
+    except RowError as error:
+        return error
 
-    `texts` are with their UTF-8. It is held out by all of it.
-    """
-    (text, _), *second = texts
-    if not second and not text.strip():
-        counts.empty += 1
-        return None
-    whole = b"\n".join(each for _, each in texts)
-    if part != "all" and is_held_out(whole, config.valid_fraction) != (part == "valid"):
-        counts.held_out += 1
-        return None
-    size = sum(len(each) for _, each in texts)
-    counts.documents += 1
-    counts.characters += sum(len(each) for each, _ in texts)
-    counts.bytes += size
-    return Document(text, file.name, line, size, *(each for each, _ in second))
+
+def _rows(
+    file: TextFile, config: Config, counts: Counts
+) -> Iterator[tuple[int, list[str] | RowError]]:
+    """Yield the text of each row of a reader, or the texts of its two files."""
+    reader = formats.reader(file.format)
+    key = find_key(file, config)
+    keys = [key] if len(reader.FILES) == 1 else [*reader.FILES]
+    for line, found in reader.rows(file, template.columns(*keys), counts):
+        try:
+            if isinstance(found, RowError):
+                raise found
+            yield line, [template.text_at(found, key) for key in keys]
+        except RowError as error:
+            yield line, error
 
 
 def finish(file: TextFile, config: Config, counts: Counts) -> None:
@@ -243,20 +154,23 @@ def finish(file: TextFile, config: Config, counts: Counts) -> None:
     Where `config.on_error` is skip, a file without any row (such as an empty shard) is counted as
     bad; one whose every row is bad is an error all the same.
     """
-    if counts.documents or counts.held_out:
-        return
+    if not counts.documents and not counts.held_out:
+        _explain_nothing(file, config, counts)
+
+
+def _explain_nothing(file: TextFile, config: Config, counts: Counts) -> None:
     if counts.bad:
         raise DataError(
             f"{file.name}: {all_of(counts.bad, 'rows are malformed')}; the first: "
             f"{counts.first_bad[0]}"
         )
-    if not counts.lines:
-        what = "empty file"
-    else:
-        what = (
-            f"no documents: {number_of(counts.blank, 'blank lines')}, "
-            f"{number_of(counts.empty, 'empty texts')}"
+    what = "empty file"
+    if counts.lines:
+        blank, empty = (
+            number_of(counts.blank, "blank lines"),
+            number_of(counts.empty, "empty texts"),
         )
+        what = f"no documents: {blank}, {empty}"
     if config.on_error == "stop":
         raise DataError(f"{file.name}: {what}")
     counts.add_bad(Bad(file.name, max(counts.lines, 1), what))
@@ -275,15 +189,34 @@ def read_documents(
     `part` takes the share that `config.valid_fraction` leaves for training or holds out.
     Raise `DataError` (`file:line: what`) at the first malformed row, or count it in `counts`.
     """
-    for entry in inputs:
-        for file in entry.files:
-            own = Counts()
-            try:
-                for number, document in enumerate(read(file, config, own, part=part)):
-                    if number % 256 == 0:
-                        should_stop()
-                    yield document
-            except RowError as bad:
-                raise DataError(f"{file.name}:{bad.line}: {bad.what}") from bad
-            finish(file, config, own)
-            counts.add(own)
+    for file in (file for entry in inputs for file in entry.files):
+        check_format(file, config)
+        own = Counts()
+        try:
+            for number, document in enumerate(read(file, config, own, part=part)):
+                if number % 256 == 0:
+                    should_stop()
+                yield document
+        except RowError as bad:
+            raise DataError(f"{file.name}:{bad.line}: {bad.what}") from bad
+        finish(file, config, own)
+        counts.add(own)
+
+
+def describe_reading(file: TextFile, config: Config) -> dict[str, Any]:
+    """Return what decides the texts of a file beside its bytes: a part of the keys of stores."""
+    key, form = find_key(file, config), file.format
+    is_text = form in (*formats.TEXT_FORMATS, "parallel")
+    found: dict[str, Any] = {"format": form, "key": None if is_text else key}
+    found |= {"column": None, "columns": None}
+    found["line_break"] = config.line_break if form in formats.WITH_LINE_BREAK else None
+    if form == "tsv":  # whose keys have the place of the column
+        names = decode(next(lines(file), b"")).split("\t")
+        named = template.columns(key)
+        if not all(map(template.is_number, named)):
+            found["columns"] = len(names)
+            found |= {"names": names} if template.is_template(key) else {}
+            found["column"] = names.index(key) if key in names else None
+        elif not template.is_template(key):
+            found["column"] = int(key) - 1
+    return found

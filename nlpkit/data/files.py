@@ -73,7 +73,7 @@ def find_inputs(
     seen = {name: by for name, by in seen.items() if name == "-"}
     valid = [each for source in config.valid if (each := find_input(source))]
     used = {file.format for each in train + valid for file in each.files}
-    if config.line_break is not None and used and not used & {"text", "tsv", "parallel"}:
+    if config.line_break is not None and used and not used & {*formats.WITH_LINE_BREAK}:
         raise UsageError("data.line_break: only text and tsv lines have it, and no file is either")
     return train, valid
 

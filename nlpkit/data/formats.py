@@ -9,6 +9,7 @@ from nlpkit.errors import UsageError
 _READERS = "data/readers"
 # Read as documents alone; the readers' formats hold rows, and some documents, too.
 TEXT_FORMATS = ("text", "paragraphs", "sentences")
+WITH_LINE_BREAK = ("text", "tsv", "parallel")  # a document is a line, so `data.line_break` helps
 
 
 def readers() -> list[str]:

@@ -10,7 +10,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from nlpkit.data import formats, nested, template
 from nlpkit.data.cache import Callbacks, content_hash
 from nlpkit.data.documents import is_held_out
 from nlpkit.data.files import Input
-from nlpkit.data.lines import kind_of, shown, wrong_character
+from nlpkit.data.lines import check_characters, kind_of, shown
 from nlpkit.data.settings import Config, Part
 from nlpkit.data.store import unknown_warning
 from nlpkit.errors import DataError, UsageError
@@ -44,18 +43,12 @@ class Row:
         Raises:
             RowError: it is missing, or something else.
         """
-        if template.is_template(column):
-            return template.fill(column, self.values)
-        value = self.value(column)
-        if not isinstance(value, str):
-            raise RowError(f'"{column}" is {kind_of(value)}, not a string')
-        return value
+        if not template.is_template(column):
+            self.value(column)
+        return template.text_at(self.values, column)
 
     def find(self, column: str) -> Any:
         """Return the value in a column or at a path, unchecked; raise `RowError` if none is."""
-        numbered = column.isdecimal() and str(len(self.values)) in self.values
-        if numbered and column not in self.values:
-            raise RowError(f"{number_of(len(self.values), 'columns')}; there is no column {column}")
         return template.value_at(self.values, column)
 
     def array(self, column: str) -> np.ndarray:
@@ -77,8 +70,8 @@ def _check_text(name: str, value: object) -> None:
     if isinstance(value, list):
         for number, entry in enumerate(value):
             _check_text(f"{name}[{number}]", entry)
-    elif isinstance(value, str) and (wrong := wrong_character(value)):
-        raise RowError(f"{name}: character {wrong[0] + 1} is {wrong[1]}")
+    elif isinstance(value, str):
+        check_characters(value, name)
 
 
 class Items:
@@ -182,7 +175,6 @@ def build_items(
     config: Config,
     objective: Task,
     *,
-    cache_dir: Path,
     part: Part = "all",
     callbacks: Callbacks | None = None,
 ) -> Items:
@@ -199,7 +191,7 @@ def build_items(
         rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
         sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
     hashes = [
-        [content_hash(file, cache_dir / "hashes", callbacks.should_stop), file.format]
+        [content_hash(file, callbacks.should_stop), file.format]
         for entry in inputs
         for file in entry.files
     ]

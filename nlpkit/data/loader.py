@@ -18,10 +18,10 @@ from nlpkit.contracts.batch import Batch, Marked
 from nlpkit.contracts.check import defines
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
+from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import Items
 from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
-from nlpkit.data.store import Corpus
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
 ROUND_BINS = 256  # bins in a round: its one last, half-empty bin is then at most 0.4 % of it

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, PlainValidator
 
 from nlpkit.contracts.reader import RowError
-from nlpkit.data.lines import kind_of, no_such, wrong_character
+from nlpkit.data.lines import check_characters, kind_of, no_such
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 
@@ -25,6 +25,11 @@ _INDEX = re.compile("-?[0-9]+")
 def is_template(text: str) -> bool:
     """Return whether a setting is a template, not the name of a column."""
     return "{" in text or "}" in text
+
+
+def is_number(column: str) -> bool:
+    """Return whether a column is named by its number, in a file without a header."""
+    return column.isascii() and column.isdigit()
 
 
 def problem(text: str) -> str | None:
@@ -160,9 +165,18 @@ def fill(
         return match[0][0] if match[1] is None else _text_of_field(values, match[1], write)
 
     text = _FIELD.sub(replaced, template)
-    if wrong := wrong_character(text):
-        raise RowError(f"character {wrong[0] + 1} of {template!r} is {wrong[1]}")
+    check_characters(text, repr(template))
     return text
+
+
+def text_at(values: Mapping[str, Any], key: str) -> str:
+    """Return the text in a column, at a path or of a template; raise `RowError`."""
+    if is_template(key):
+        return fill(key, values)
+    value = value_at(values, key)
+    if not isinstance(value, str):
+        raise RowError(f'"{key}" is {kind_of(value)}, not a string')
+    return value
 
 
 def check(text: str, values: Mapping[str, Any]) -> None:

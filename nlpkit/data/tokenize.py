@@ -6,31 +6,30 @@ lines that came before, and appends. So ids go through the disk, not through mem
 malformed rows the first in file order is the one that is reported.
 """
 
-import hashlib
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.tokenizer import Aligned, Tokenizer
+from nlpkit.data import formats
 from nlpkit.data.cache import Callbacks, write_errors
-from nlpkit.data.documents import Document, Rows, finish, read
-from nlpkit.data.lines import cuts
+from nlpkit.data.documents import Document, finish, read
+from nlpkit.data.lines import open_bytes
 from nlpkit.data.settings import Config, Part
-from nlpkit.disk import file_sha256
 from nlpkit.errors import DataError
 
 # A range takes a second or so: short enough to share work evenly, long against its overhead.
 RANGE_BYTES = 4 << 20
 # Below this, starting processes costs more than they save.
 _ALONE_BYTES = 16 << 20
-_BLOCK_TOKENS = 1 << 20
 _BATCH_CHARACTERS = 1 << 18  # of a call of the tokenizer
 _BATCH_DOCUMENTS = 1 << 12
 
@@ -43,191 +42,153 @@ class Encoding:
     drop_unknown: bool = False
     marks: tuple[str, ...] = ()  # in the order of their bits
 
+    @property
+    def dtype(self) -> np.dtype:
+        """uint16 where every id fits, else uint32; little-endian."""
+        return np.dtype("<u2" if self.tokenizer.vocab_size <= 1 << 16 else "<u4")
+
 
 @dataclass(frozen=True)
-class Range:
-    """The bytes [start, stop) of a file: one piece of work. `out` begins its files' names."""
+class Piece:
+    """A file, the number `index` among all, or a range of it. `out` begins its files' names."""
 
-    file: int
-    start: int
-    stop: int | None
+    index: int
+    file: TextFile
     out: Path
 
 
-@dataclass
-class ChunkResult:
-    """What a range gave; lines count from its first. `error` is the row at which it stopped."""
-
-    counts: Counts
-    error: tuple[int, str] | None
-
-
 @dataclass(frozen=True)
-class BuildSpec:
-    """Everything that tokenising a range needs besides the range; goes to the workers once."""
+class Job:
+    """Everything that tokenising a piece needs besides the piece; goes to the workers once."""
 
-    files: tuple[TextFile, ...]
-    rows: tuple[Rows, ...]
     config: Config
     part: Part
     encoding: Encoding
 
-    @property
-    def dtype(self) -> np.dtype:
-        """uint16 where every id fits, else uint32; little-endian."""
-        return np.dtype("<u2" if self.encoding.tokenizer.vocab_size <= 1 << 16 else "<u4")
-
-    def run(self, piece: Range, should_stop: Callable[[], None]) -> ChunkResult:
-        """Write the tokens, their marks and the document lengths of a range to its files."""
+    def run(self, piece: Piece, should_stop: Callable[[], None]) -> tuple[Counts, RowError | None]:
+        """Write tokens, lengths of documents and marks; return the row at which that stopped."""
         counts = Counts()
-        error = None
-        file, rows = self.files[piece.file], self.rows[piece.file]
-        within = piece.start, piece.stop
-        documents = read(file, self.config, counts, rows=rows, part=self.part, within=within)
-        with (
-            write_errors(piece.out),
-            open(f"{piece.out}.tokens", "wb") as tokens,
-            open(f"{piece.out}.lengths", "wb") as lengths,
-            open(f"{piece.out}.marks", "wb") as marks,
-        ):
+        documents = read(piece.file, self.config, counts, part=self.part)
+        with write_errors(piece.out), ExitStack() as stack:
+            outs = [stack.enter_context(open(f"{piece.out}.{kind}", "wb")) for kind in _KINDS]
             try:
-                for batch in batches(documents):
+                for batch in _batches(documents):
                     should_stop()
-                    found = encode(batch, self.encoding, counts, rows.format == "sentences")
-                    tokens.write(found.ids.astype(self.dtype).tobytes())
-                    lengths.write(found.sizes.tobytes())
-                    marks.write(found.marks.tobytes())
+                    arrays = encode(batch, self.encoding, counts, piece.file.format == "sentences")
+                    for out, array in zip(outs, arrays, strict=True):
+                        out.write(array.tobytes())
             except RowError as bad:
-                error = (bad.line, bad.what)
-        return ChunkResult(counts, error)
+                return counts, bad
+        return counts, None
 
 
-@dataclass
-class Built:
-    """What a build gave, for `meta.json`."""
-
-    file_counts: list[Counts]
-    histogram: np.ndarray
-    documents: int
-    tokens: int
-    sha256: dict[str, str]
+_KINDS = ("tokens", "lengths", "marks")
 
 
-def build(spec: BuildSpec, folder: Path, workdir: Path, callbacks: Callbacks) -> Built:
+def tokenize(
+    files: Sequence[TextFile], job: Job, folder: Path, workdir: Path, callbacks: Callbacks
+) -> list[Counts]:
     """Write `tokens.bin`, `offsets.npy` and, where marks are wanted, `marks.bin` into `folder`.
 
-    Pieces of them go into `workdir`.
+    Pieces of them go into `workdir`. Return the counts of each file.
 
     Raise `DataError` at the first malformed row (or a file without documents), `FileError` when
     the disk is full.
     """
-    from nlpkit.data._worker_pool import run_in_order
-
-    total = sum(os.path.getsize(file.path) for file in spec.files)
-    pieces = _pieces(spec.files, workdir)
-    counts = [Counts() for _ in spec.files]
-    histogram = np.zeros(spec.encoding.tokenizer.vocab_size, np.int64)
-    digest = hashlib.sha256()
+    total = sum(os.path.getsize(file.path) for file in files)
+    counts = [Counts() for _ in files]
     at, done = 0, 0
-    with (
-        write_errors(folder),
-        open(folder / "tokens.bin", "wb") as tokens,
-        open(workdir / "lengths", "wb") as lengths,
-        open((folder if spec.encoding.marks else workdir) / "marks.bin", "wb") as marks,
-        closing(
-            run_in_order(pieces, spec, _processes(spec, total), callbacks.should_stop)
-        ) as results,
-    ):
-        for piece, result in results:
-            while at < piece.file:
-                finish(spec.files[at], spec.config, counts[at])
+    with write_errors(folder), ExitStack() as stack:
+        places = (folder / "tokens.bin", workdir / "lengths", folder / "marks.bin")
+        outs = [stack.enter_context(open(place, "wb")) for place in places]
+        results = _results(files, job, workdir, total, callbacks.should_stop)
+        for piece, (found, error) in stack.enter_context(closing(results)):
+            while at < piece.index:
+                finish(files[at], job.config, counts[at])
                 at += 1
-            _take(spec.files[at], result, counts[at])
-            for block in _move(Path(f"{piece.out}.tokens"), tokens, callbacks.should_stop):
-                digest.update(block)
-                ids = np.frombuffer(block, spec.dtype)
-                histogram += np.bincount(ids, minlength=len(histogram))
-            for kind, out in (("lengths", lengths), ("marks", marks)):
-                for _ in _move(Path(f"{piece.out}.{kind}"), out, callbacks.should_stop):
-                    pass
-            size = os.path.getsize(spec.files[at].path)
-            done += (size if piece.stop is None else piece.stop) - piece.start
+            _add(files[at], found, error, counts[at])
+            for kind, out in zip(_KINDS, outs, strict=True):
+                path = Path(f"{piece.out}.{kind}")
+                with open(path, "rb") as source:
+                    shutil.copyfileobj(source, out, 1 << 20)
+                path.unlink()
+            stop = piece.file.stop
+            done += (os.path.getsize(piece.file.path) if stop is None else stop) - piece.file.start
             callbacks.progress(done, total)
-        for last in range(at, len(spec.files)):
-            finish(spec.files[last], spec.config, counts[last])
+        for last in range(at, len(files)):
+            finish(files[last], job.config, counts[last])
     with write_errors(folder):
-        documents = _write_offsets(workdir / "lengths", folder / "offsets.npy")
-    hashes = {"tokens.bin": digest.hexdigest(), "offsets.npy": file_sha256(folder / "offsets.npy")}
-    if spec.encoding.marks:
-        hashes["marks.bin"] = file_sha256(folder / "marks.bin")
-    return Built(counts, histogram, documents, int(histogram.sum()), hashes)
+        lengths = np.fromfile(workdir / "lengths", np.int64)
+        np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(lengths)]))
+        if not job.encoding.marks:
+            (folder / "marks.bin").unlink()
+    return counts
 
 
-def _pieces(files: Sequence[TextFile], workdir: Path) -> Iterator[Range]:
-    number = 0
-    for index, file in enumerate(files):
-        for start, stop in cuts(file, RANGE_BYTES):
-            yield Range(index, start, stop, workdir / f"{number:08d}")
-            number += 1
-
-
-def _processes(spec: BuildSpec, total: int) -> int:
-    sizes = [1 if f.gzip else -(-os.path.getsize(f.path) // RANGE_BYTES) for f in spec.files]
-    if spec.config.workers is None and total <= _ALONE_BYTES:
-        return 1
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on Linux
-        cores = os.cpu_count() or 1
-    return max(1, min(spec.config.workers or cores, sum(sizes)))
-
-
-def _take(file: TextFile, result: ChunkResult, counts: Counts) -> None:
-    """Add a range's counts, its line numbers made absolute; raise the error it stopped at."""
-    before = counts.lines
-    if result.error is not None:
-        line, what = result.error
-        raise DataError(f"{file.name}:{before + line}: {what}")
-    result.counts.first_bad = [
-        bad._replace(line=bad.line + before) for bad in result.counts.first_bad
-    ]
-    counts.add(result.counts)
-
-
-def _move(path: Path, out: BinaryIO, should_stop: Callable[[], None]) -> Iterator[bytes]:
-    """Append a piece to `out` and remove it; yield its blocks, whole tokens each."""
-    with open(path, "rb") as piece:
-        while block := piece.read(4 * _BLOCK_TOKENS):
+def _results(
+    files: Sequence[TextFile], job: Job, workdir: Path, total: int, should_stop: Callable[[], None]
+) -> Generator[tuple[Piece, tuple[Counts, RowError | None]], None, None]:
+    """Yield each piece with what it gave, in order."""
+    parts = ((index, part) for index, file in enumerate(files) for part in split(file))
+    pieces = (Piece(i, part, workdir / f"{n:08d}") for n, (i, part) in enumerate(parts))
+    workers = job.config.workers
+    if workers is None:
+        workers = 1 if total <= _ALONE_BYTES else _count_cores()
+    if workers == 1:
+        for piece in pieces:
             should_stop()
-            out.write(block)
-            yield block
-    path.unlink()
+            yield piece, job.run(piece, should_stop)
+        return
+    from nlpkit.data._worker_pool import run_in_workers
+
+    # Spawned, because this process has threads (torch's, the tokenizer's).
+    context = multiprocessing.get_context("spawn")
+    yield from run_in_workers(
+        pieces, job, workers, should_stop, setting="data.workers: 1", context=context
+    )
 
 
-def _write_offsets(lengths: Path, out: Path) -> int:
-    """Write the (D + 1,) int64 offsets that belong to a file of D int64 lengths; return D."""
-    count = lengths.stat().st_size // 8
-    with open(out, "wb") as stream, open(lengths, "rb") as source:
-        header = {"descr": "<i8", "fortran_order": False, "shape": (count + 1,)}
-        np.lib.format.write_array_header_1_0(stream, header)
-        stream.write(np.zeros(1, "<i8").tobytes())
-        offset = 0
-        while block := source.read(8 * _BLOCK_TOKENS):
-            ends = offset + np.cumsum(np.frombuffer(block, np.int64))
-            stream.write(ends.astype("<i8").tobytes())
-            offset = int(ends[-1])
-    return count
+def _count_cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on Linux
+        return os.cpu_count() or 1
 
 
-class Encoded(NamedTuple):
-    """The N tokens of the D documents that have any."""
+def split(file: TextFile) -> Iterator[TextFile]:
+    """Yield ranges of about `RANGE_BYTES` of a file, which end where a row ends, in order.
 
-    ids: np.ndarray  # (N,) int64
-    marks: np.ndarray  # (N,) uint8, or nothing where none are wanted
-    sizes: np.ndarray  # (D,) int64
+    A gzip file, one to which a second belongs, and one whose rows are no lines is one range.
+    Documents between empty lines are cut there only.
+    """
+    total = os.path.getsize(file.path)
+    by_line = formats.documents(file.format) == "lines" and file.second is None
+    if file.gzip or not by_line or total <= RANGE_BYTES:
+        yield file
+        return
+    start = 0
+    with open_bytes(file) as stream:
+        while start < total:
+            # One byte back, so that a target that is a line's beginning stays one.
+            stream.seek(start + RANGE_BYTES - 1)
+            stream.readline()
+            if file.format in ("paragraphs", "sentences"):
+                while stream.readline() not in (b"\n", b"\r\n", b""):
+                    pass
+            stop = min(stream.tell(), total)
+            yield replace(file, start=start, stop=stop)
+            start = stop
 
 
-def batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
+def _add(file: TextFile, found: Counts, error: RowError | None, counts: Counts) -> None:
+    """Add a range's counts, with absolute line numbers; raise the error at which it stopped."""
+    if error is not None:
+        raise DataError(f"{file.name}:{counts.lines + error.line}: {error.what}")
+    found.first_bad = [bad._replace(line=bad.line + counts.lines) for bad in found.first_bad]
+    counts.add(found)
+
+
+def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
     """Yield the documents in lists, each long enough for one call of the tokenizer."""
     batch: list[Document] = []
     characters = 0
@@ -243,19 +204,26 @@ def batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 def encode(
     documents: Sequence[Document], encoding: Encoding, counts: Counts, by_line: bool = False
-) -> Encoded:
-    """Return the tokens of all documents; unknown ones and documents without any are counted.
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the ids (N,) of all documents, the lengths (D,) of those with tokens, and marks.
 
+    The marks are (N,) uint8, or nothing where none are wanted; unknown tokens and documents without
+    any token are counted.
     With the mark `second_side`, a pair of which one text has no tokens has none, either. With
     `by_line` each line is a sentence.
     """
-    tokenizer, marks = encoding.tokenizer, encoding.marks
+    tokenizer, names = encoding.tokenizer, encoding.marks
     texts = [text for document in documents for text in document.texts]
     owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
-    if marks:
-        encoded, marked = _encode_with_marks(texts, owner, tokenizer, marks, by_line)
+    marks = np.empty(0, np.uint8)
+    if names:
+        from nlpkit.data.marks import encode_with_marks
+
+        assert isinstance(tokenizer, Aligned)  # `store.build` has checked it
+        is_second = np.diff(owner, prepend=-1) == 0
+        encoded, marks = encode_with_marks(texts, is_second, tokenizer, names, by_line)
     else:
-        encoded, marked = tokenizer.encode_batch(texts), np.empty(0, np.uint8)
+        encoded = tokenizer.encode_batch(texts)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
     ids = np.fromiter(chain.from_iterable(encoded), np.int64, int(lengths.sum()))
     halves = np.unique(owner[lengths == 0])
@@ -265,35 +233,14 @@ def encode(
             f"the tokenizer gave ids {ids.min()} to {ids.max()}, "
             f"outside its vocabulary of {tokenizer.vocab_size}"
         )
+    keep = np.ones(len(ids), bool)
     if tokenizer.unk_id is not None:
         known = ids != tokenizer.unk_id
         counts.unknown += int((~known).sum())
-        if encoding.drop_unknown:
-            ids, owner = ids[known], owner[known]
-            marked = marked[known] if marks else marked
-    if "second_side" in marks:  # one text without tokens leaves no pair
-        whole = ~np.isin(owner, halves)
-        ids, owner, marked = ids[whole], owner[whole], marked[whole]
-    sizes = np.bincount(owner, minlength=len(documents))
+        keep &= known | (not encoding.drop_unknown)
+    if "second_side" in names:  # one text without tokens leaves no pair
+        keep &= ~np.isin(owner, halves)
+    sizes = np.bincount(owner[keep], minlength=len(documents))
     counts.tokenless += int((sizes == 0).sum())
-    return Encoded(ids, marked, sizes[sizes > 0].astype(np.int64))
-
-
-def _encode_with_marks(
-    texts: list[str],
-    owner: np.ndarray,
-    tokenizer: Tokenizer,
-    names: Sequence[str],
-    by_line: bool,
-) -> tuple[list[list[int]], np.ndarray]:
-    """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
-    from nlpkit.data.marks import mark_tokens
-
-    assert isinstance(tokenizer, Aligned)  # `store.build` has checked it
-    found = tokenizer.encode_with_offsets(texts)
-    is_second = np.diff(owner, prepend=-1) == 0
-    marks = [
-        mark_tokens(text, offsets, names, bool(second), by_line)
-        for text, (_, offsets), second in zip(texts, found, is_second, strict=True)
-    ]
-    return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *marks])
+    ids = ids[keep].astype(encoding.dtype)
+    return ids, sizes[sizes > 0].astype(np.int64), marks[keep] if names else marks

@@ -71,7 +71,6 @@ class Evaluation:
                 source.inputs,
                 source.config,
                 objective,
-                cache_dir=source.cache,
                 part=source.part,
                 callbacks=callbacks,
             )

@@ -12,7 +12,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.reader import TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data import formats
-from nlpkit.data.cache import cache_directory
+from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.lines import shown
 from nlpkit.data.settings import Config as DataConfig
@@ -22,7 +22,6 @@ from nlpkit.disk import read_json
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten, value_at
-from nlpkit.runs.build import hash_file
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.train.log import Log
 from nlpkit.train.settings import Optimizer
@@ -106,9 +105,8 @@ def _find_files(
     log: Log,
     callbacks: Callbacks,
 ) -> list[dict[str, Any]]:
-    cache = cache_directory(data.cache, None, callbacks.note)
     part = "valid" if data.valid else "train"
-    sources = _find_recorded(run, base, part, cache, callbacks.should_stop)
+    sources = _find_recorded(run, base, part, callbacks.should_stop)
     if sources is None or len(sources) != len(entries):  # an older version, or another recipe
         log.warn(
             f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
@@ -121,7 +119,7 @@ def _find_files(
 
 
 def _find_recorded(
-    run: Path, base: Path, part: str, cache: Path, stop: Callable[[], None]
+    run: Path, base: Path, part: str, stop: Callable[[], None]
 ) -> list[dict[str, Any]] | None:
     """Return the `files` and the `format` of each source of `part` (train or valid) of a run.
 
@@ -144,7 +142,7 @@ def _find_recorded(
                 moved = run.absolute() / os.path.relpath(file["path"], recorded["directory"])
                 named = [Path.cwd() / file["name"], base / file["name"]]
                 candidates = [Path(file["path"]), moved, *named]
-                paths.append(_find_unchanged(file, candidates, run, cache, stop))
+                paths.append(_find_unchanged(file, candidates, run, stop))
             forms = {file["format"] for file in files}
             # Those of a directory may have several formats, which their endings tell.
             sources.append({"files": paths, "format": forms.pop() if len(forms) == 1 else None})
@@ -157,14 +155,13 @@ def _find_unchanged(
     file: dict[str, str],
     candidates: Sequence[Path],
     run: Path,
-    cache: Path,
     stop: Callable[[], None],
 ) -> str:
     """Return the first of the candidates whose content has the recorded hash."""
     paths = dict.fromkeys(os.path.normpath(path) for path in candidates)
     existing = [path for path in paths if os.path.isfile(path)]
     for path in existing:
-        if hash_file(TextFile(path, path, file["format"]), cache, stop) == file["sha256"]:
+        if content_hash(TextFile(path, path, file["format"]), stop) == file["sha256"]:
             return path
     if existing:
         raise DataError(

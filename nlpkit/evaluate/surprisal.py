@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nlpkit.data.words import is_chinese, word_starts
+from nlpkit.data.marks import is_chinese, word_starts
 from nlpkit.disk import whole_file
 from nlpkit.evaluate.pairs import Scores
 from nlpkit.evaluate.sentences import Sentence

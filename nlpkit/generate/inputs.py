@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from nlpkit.contracts.reader import RowError, TextFile
-from nlpkit.data.documents import Rows, text_of
-from nlpkit.data.lines import lines
+from nlpkit.data.lines import check_characters, decode, lines
+from nlpkit.data.readers import jsonl
+from nlpkit.data.template import text_at
 from nlpkit.errors import DataError
 
 _STDIN = 0
@@ -25,9 +26,9 @@ class Inputs:
         self.name = "stdin" if path == "-" else path
         self.error: DataError | None = None
         self.blank = 0  # empty lines between the JSON objects
-        self._rows = Rows("text") if key is None else Rows("jsonl", key=key)
+        self._key = key
         self._pipe = _Pipe(_STDIN) if path == "-" else None
-        self._file = TextFile(path, path, self._rows.format, gzip=path.endswith(".gz"))
+        self._file = TextFile(path, path, "text", gzip=path.endswith(".gz"))
 
     @property
     def is_terminal(self) -> bool:
@@ -44,10 +45,14 @@ class Inputs:
         try:
             for raw in raw_lines:
                 number += 1
-                if self._rows.format == "jsonl" and not raw.strip():
+                if self._key is not None and not raw.strip():
                     self.blank += 1
                     continue
-                yield text_of(raw, self._rows)[0]
+                text = decode(raw)
+                if self._key is not None:
+                    text = text_at(jsonl.parse(text, self._key), self._key)
+                check_characters(text)
+                yield text
         except RowError as error:
             self.error = DataError(f"{self.name}:{number}: {error.what}")
         except DataError as error:

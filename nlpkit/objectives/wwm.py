@@ -1,7 +1,7 @@
 """Whole-word masking (BERT's release of May 2019; Cui et al. 2019, arXiv:1906.08101).
 
 As `mlm`, but all tokens of a word are targets together. What a target becomes is drawn for each
-token, as in BERT. Words are those of `data/words.py`: runs between white space and punctuation, and
+token, as in BERT. Words are those of `data/marks.py`: runs between white space and punctuation, and
 Chinese words by jieba, although the tokens are characters.
 """
 

@@ -13,9 +13,10 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
+from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import Items
 from nlpkit.data.pack import packing_efficiency
-from nlpkit.data.store import Callbacks, Corpus
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
 from nlpkit.plural import number_of

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from nlpkit.checkpoints import files
+from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import Items
-from nlpkit.data.store import Corpus
 from nlpkit.durations import written
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run

@@ -1,5 +1,6 @@
 """Builds the parts of a recipe: tokenizer, corpora, objective, examples, model."""
 
+import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data import store
 from nlpkit.data.cache import cache_directory, content_hash
+from nlpkit.data.corpus import Corpus
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import Items, build_items, read_rows
 from nlpkit.data.lines import shown
@@ -122,11 +124,9 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     tokenizer = build_tokenizer(text, part, run_path)
     objective = bind_objective(resolved, tokenizer, part, inputs[0], train_part)
 
-    def build_part(inputs: list[Input], which: Part) -> store.Corpus | Items:
+    def build_part(inputs: list[Input], which: Part) -> Corpus | Items:
         if isinstance(objective, Task):
-            return build_items(
-                inputs, config, objective, cache_dir=cache, part=which, callbacks=callbacks
-            )
+            return build_items(inputs, config, objective, part=which, callbacks=callbacks)
         assert tokenizer is not None  # an objective without one is a task
         encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.marks)
         return store.build_corpus(
@@ -139,7 +139,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     if inputs[1] or config.valid_fraction:
         valid = build_part(inputs[1] or inputs[0], "valid" if config.valid_fraction else "all")
         held_out = _not_empty("data.valid", Examples(valid, objective, seed, HELD_OUT))
-    return Data(tokenizer, objective, train, valid, examples, held_out, inputs, cache)
+    return Data(tokenizer, objective, train, valid, examples, held_out, inputs)
 
 
 def _resolve_files(
@@ -248,13 +248,13 @@ def objective_notes(resolved: Resolved, objective: Any) -> Any:
 
 
 def record_files(
-    run: Path, train: Sequence[Input], valid: Sequence[Input], cache: Path, stop: Callable[[], None]
+    run: Path, train: Sequence[Input], valid: Sequence[Input], stop: Callable[[], None]
 ) -> None:
     """Write `data_files.json`, from which `nlpkit eval` finds the held-out text of the run."""
     content = {
         "directory": str(run.absolute()),
-        "train": [[_entry(file, cache, stop) for file in _single_files(each)] for each in train],
-        "valid": [[_entry(file, cache, stop) for file in _single_files(each)] for each in valid],
+        "train": [[_entry(file, stop) for file in _single_files(each)] for each in train],
+        "valid": [[_entry(file, stop) for file in _single_files(each)] for each in valid],
     }
     write_json(run / DATA_FILES, content)
 
@@ -273,13 +273,7 @@ def _single_files(source: Input) -> list[TextFile]:
     return [each for file in source.files for each in file.parts]
 
 
-def _entry(file: TextFile, cache: Path, stop: Callable[[], None]) -> dict[str, str]:
+def _entry(file: TextFile, stop: Callable[[], None]) -> dict[str, str]:
     path = os.path.abspath(file.path)
-    sha256 = hash_file(file, cache, stop)
+    sha256 = content_hash(dataclasses.replace(file, second=None), stop)
     return {"name": file.name, "path": path, "format": file.format, "sha256": sha256}
-
-
-def hash_file(file: TextFile, cache: Path, stop: Callable[[], None]) -> str:
-    """Return the SHA-256 of the content of a file, which the directory `cache` keeps."""
-    single = TextFile(file.path, file.name, file.format)
-    return content_hash(single, cache / "hashes", stop)

@@ -5,14 +5,13 @@ they are read in earnest.
 """
 
 import os
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
 from nlpkit import registry
 from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.task import Task
-from nlpkit.data.documents import Document, read, rows_in
+from nlpkit.data.documents import check_format, read
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
@@ -58,11 +57,10 @@ def _check_rows(file: TextFile, config: DataConfig, task: type[Task], settings: 
 
 
 def _check_text(file: TextFile, config: DataConfig) -> None:
-    rows = rows_in(file, config)
+    check_format(file, config)
     if config.on_error == "skip":
         return
-    documents: Iterator[Document] = read(file, config, Counts(), rows=rows)
     try:
-        next(documents, None)
+        next(read(file, config, Counts()), None)
     except RowError as error:
         raise DataError(f"{file.name}:{error.line}: {error.what}") from error

@@ -73,7 +73,7 @@ def pretrain(
         save.rehearse(run)
     save.begin(run, checkpoint, state)  # before, nothing is written but the cache
     if accelerator.is_main_process:
-        build.record_files(directory.path, *run.data.inputs, run.data.cache, stop.check)
+        build.record_files(directory.path, *run.data.inputs, stop.check)
     held_out = _held_out(run)
     metrics = _metrics(run, state) if accelerator.is_main_process else None
     job = _job(run, held_out, metrics, pace, stop)

@@ -20,10 +20,10 @@ from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
+from nlpkit.data.corpus import Corpus
 from nlpkit.data.files import Input
 from nlpkit.data.items import Items
 from nlpkit.data.loader import Examples
-from nlpkit.data.store import Corpus
 from nlpkit.models import families
 from nlpkit.models.layers.head import SEQUENCE, Head, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
@@ -55,9 +55,7 @@ class Data:
     valid: Corpus | Items | None
     examples: Examples
     held_out: Examples | None
-    # The files of `data.train` and of `data.valid`; the directory of the tokenized text.
-    inputs: tuple[Sequence[Input], Sequence[Input]]
-    cache: Path
+    inputs: tuple[Sequence[Input], Sequence[Input]]  # the files of `data.train`, of `data.valid`
 
     @property
     def vocab_size(self) -> int:

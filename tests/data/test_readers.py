@@ -135,7 +135,7 @@ def test_parallel_fingerprint_tells_changes_of_the_second_file(tmp_path: Path) -
         config = DataConfig(train=[{"files": ["a.en", "a.de"], "format": "parallel"}])
         inputs, _ = find_inputs(config, None, tmp_path)
         task = Pairs(None, None, None)
-        return build_items(inputs, config, task, cache_dir=tmp_path).fingerprint
+        return build_items(inputs, config, task).fingerprint
 
     (tmp_path / "a.en").write_text("one\n")
     (tmp_path / "a.de").write_text("eins\n")
@@ -203,7 +203,7 @@ def test_idx_file_that_is_broken_says_what_is_wrong(tmp_path: Path, change, mess
 def test_idx_gzip_file_cut_short_is_named(tmp_path: Path) -> None:
     names = _idx(tmp_path, zipped=True)
     Path(names[0]).write_bytes(Path(names[0]).read_bytes()[:-12])
-    with pytest.raises(DataError, match=r"images-idx3-ubyte.gz: the gzip file is cut short"):
+    with pytest.raises(DataError, match=r"images-idx3-ubyte.gz: the gzip file is damaged"):
         _rows([{"files": names}])
 
 
@@ -344,7 +344,7 @@ def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
     notes: list[str] = []
     callbacks = Callbacks(note=notes.append)
     task = Pixels(None, None, None)
-    items = build_items(inputs, config, task, cache_dir=tmp_path, callbacks=callbacks)
+    items = build_items(inputs, config, task, callbacks=callbacks)
     assert [item.label for item in items.items] == LABELS
     assert items.lengths.tolist() == [6] * 5
     names = f"{tmp_path}/x-images-idx3-ubyte, {tmp_path}/x-labels-idx1-ubyte"

@@ -8,7 +8,8 @@ import pytest
 
 from nlpkit.contracts.reader import Counts
 from nlpkit.data import store
-from nlpkit.data.documents import Rows, read_documents
+from nlpkit.data.corpus import Corpus
+from nlpkit.data.documents import describe_reading, read_documents
 from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.settings import Config
 from nlpkit.errors import DataError, FileError, UsageError
@@ -101,7 +102,7 @@ def test_csv_documents_may_hold_line_breaks_and_know_their_lines() -> None:
         ("a.jsonl", JSONL, "{titel}", 'a.jsonl:1: no "titel", did you mean title?'),
         ("a.jsonl", JSONL, "{title.x}", 'a.jsonl:1: "title": a string, which has no "x"'),
         ("a.jsonl", '{"text": ["a"]}\n', "{text}", 'a.jsonl:1: "text" is an array, neither text'),
-        ("a.tsv", "a\tb\n1\t2\n", ["a", "c"], 'a.tsv:1: no "c"; it has: a, b'),
+        ("a.tsv", "a\tb\n1\t2\n", ["a", "c"], 'a.tsv:2: no "c"; it has: a, b'),
         ("a.tsv", "1\t2\n1\n", "{2}", 'a.tsv:2: no "2"; it has: 1'),
         ("a.csv", CSV, "txt", 'a.csv:2: no "txt", did you mean text?; it has: id, title, text'),
         ("a.csv", "text\na\nb,c\n", "text", "a.csv:3: 2 columns; the header has 1"),
@@ -138,7 +139,7 @@ class _Letters:
         return "letters"
 
 
-def _stored(*train, **settings) -> store.Corpus:
+def _stored(*train, **settings) -> Corpus:
     config = Config(train=list(train), workers=1, **settings)
     inputs, _ = resolve(config, None, Path("spool"))
     return store.build_corpus(inputs, config, store.Encoding(_Letters()), cache_dir=Path("cache"))
@@ -159,14 +160,24 @@ def test_cache_tells_another_key_source_or_template_apart() -> None:
 
 
 def test_keys_of_old_stores_are_those_of_earlier_versions() -> None:
-    """The names in `identity` are part of the key of each store, so they must stay."""
-    assert Rows("jsonl", key="text").identity() == {
-        "format": "jsonl",
-        "key": "text",
-        "column": None,
-        "columns": None,
-        "line_break": None,
-    }
+    """What these say is a part of the key of each store, so it must stay."""
+    _write("a.jsonl", JSONL)
+    _write("a.tsv", "id\ttitle\ttext\n1\tA\tone\n")
+    none = {"column": None, "columns": None, "line_break": None}
+    rows = {"format": "jsonl", "key": "text"} | none
+    for name, text_key, expected in (
+        ("a.jsonl", "text", rows),
+        ("a.tsv", "text", {"format": "tsv", "key": "text", "column": 2, "columns": 3}),
+        ("a.tsv", 2, {"format": "tsv", "key": "2", "column": 1}),
+        (
+            "a.tsv",
+            "{id} {text}",
+            {"format": "tsv", "key": "{id} {text}", "columns": 3, "names": ["id", "title", "text"]},
+        ),
+    ):
+        config = Config(train=[name], text_key=text_key)
+        ((source,), _) = resolve(config, None, Path("spool"))
+        assert describe_reading(source.files[0], config) == none | expected
 
 
 def test_text_of_rows_is_held_out_as_that_of_lines() -> None:

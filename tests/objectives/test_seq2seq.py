@@ -152,7 +152,7 @@ def test_rows_of_every_format_give_the_same_packs(tmp_path: Path, form: str) -> 
     config = DataConfig.model_validate({"train": [train], "format": form})
     inputs, _ = resolve(config, tmp_path, tmp_path, lambda: None)
     objective = _objective()
-    items = build_items(inputs, config, objective, cache_dir=tmp_path)
+    items = build_items(inputs, config, objective)
     examples = Examples(items, objective, 0)
     batch = examples.batch(np.arange(3), 0)
     assert batch.lengths == (5, 4, 3)

@@ -261,7 +261,7 @@ def test_nlu_loss_is_cross_entropy_over_the_options_of_each_row() -> None:
 
 def _read(file: Path, objective: cpm_ant_nlu.Objective, cache: Path) -> Items:
     inputs, _ = find_inputs(config := DataConfig(train=[str(file)]), None, cache)
-    return build_items(inputs, config, objective, cache_dir=cache)
+    return build_items(inputs, config, objective)
 
 
 CHOICES = {"input": "text", "target": "label", "choices": ["c", "de"]}
@@ -378,7 +378,7 @@ def _built(path: Path, objective, rows: list[dict]) -> tuple[Items, list[str], l
     notes: list[str] = []
     warnings: list[str] = []
     callbacks = Callbacks(note=notes.append, warn=warnings.append)
-    items = build_items(inputs, config, objective, cache_dir=path.parent, callbacks=callbacks)
+    items = build_items(inputs, config, objective, callbacks=callbacks)
     return items, notes, warnings
 
 

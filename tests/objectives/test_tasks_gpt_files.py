@@ -34,7 +34,7 @@ def _items(folder: Path, name: str, content: str, task, **settings) -> Items:
     path.write_text(content, encoding="utf-8", newline="")
     config = DataConfig(train=[str(path)], **settings)
     inputs, _ = find_inputs(config, None, folder)
-    return build_items(inputs, config, task, cache_dir=folder)
+    return build_items(inputs, config, task)
 
 
 def test_unknown_label_of_held_out_rows_is_named_with_its_line(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_tables_without_header_are_read_by_number(tmp_path, name: str, divider: 
     text = "".join(divider.join(row) + "\n" for row in (["y", "3", "abc"], ["x", "4", "de"]))
     items = _items(tmp_path, name, text, task)
     assert [item.label for item in items.items] == [1, 0]
-    with pytest.raises(DataError, match=rf"{name}:3: 2 columns; there is no column 3"):
+    with pytest.raises(DataError, match=rf"{name}:3: no \"3\"; it has: 1, 2"):
         _items(tmp_path, name, f"{text}x{divider}5\n", task)
 
 
@@ -156,7 +156,7 @@ def test_real_files_are_read_without_conversion(tmp_path: Path, name: str) -> No
     assert getattr(found, "labels", None) == CLASSES_OF_OTHERS.get(name)
     task = module.Objective(found, Letters(), gpt.Config())
     for part, count in zip(inputs, counts, strict=True):
-        items = build_items(part, config, task, cache_dir=tmp_path)
+        items = build_items(part, config, task)
         assert len(items) == count
         assert items.counts.bad == 0
         example = task.example(items.items[-1], RNG)

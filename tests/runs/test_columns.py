@@ -68,7 +68,7 @@ def _built(
     task = _task(settings, tokenizers, _rows(path, named, **data))
     config = DataConfig(train=[str(path)], **data)
     inputs, _ = find_inputs(config, None, path.parent)
-    return task, build_items(inputs, config, task, cache_dir=path.parent)
+    return task, build_items(inputs, config, task)
 
 
 # Published files

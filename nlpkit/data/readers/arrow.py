@@ -6,7 +6,7 @@ Read batch by batch, memory-mapped, with pyarrow. A row's line is its number.
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.readers import _arrow
+from nlpkit.data.readers.parquet import AT_ONCE, arrow_errors, choose_columns, rows_of
 
 ENDINGS = (".arrow", ".feather")
 FILES = ("rows",)
@@ -17,21 +17,22 @@ def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the rows; raise `DataError` for a damaged file, `UsageError` without pyarrow."""
-    package = _arrow.pyarrow(file)
-    from pyarrow import ipc
+    with arrow_errors(file):
+        import pyarrow
+        from pyarrow import ipc
 
-    with _arrow.errors(file, package), package.memory_map(file.path) as source:
-        if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
-            table = ipc.open_file(source)
-            batches = map(table.get_batch, range(table.num_record_batches))
-        else:
-            source.seek(0)
-            table = ipc.open_stream(source)
-            batches = iter(table)
-        chosen = _arrow.wanted(columns, table.schema.names)
-        parts = (
-            (batch if chosen is None else batch.select(chosen)).slice(start, _arrow.AT_ONCE)
-            for batch in batches
-            for start in range(0, batch.num_rows, _arrow.AT_ONCE)
-        )
-        yield from _arrow.rows(parts, counts)
+        with pyarrow.memory_map(file.path) as source:
+            if source.read(len(_FILE_MAGIC)) == _FILE_MAGIC:
+                table = ipc.open_file(source)
+                batches = map(table.get_batch, range(table.num_record_batches))
+            else:
+                source.seek(0)
+                table = ipc.open_stream(source)
+                batches = iter(table)
+            chosen = choose_columns(columns, table.schema.names)
+            parts = (
+                (batch if chosen is None else batch.select(chosen)).slice(start, AT_ONCE)
+                for batch in batches
+                for start in range(0, batch.num_rows, AT_ONCE)
+            )
+            yield from rows_of(parts, counts)

@@ -2,12 +2,14 @@
 
 import csv
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.data.lines import decode, lines
-from nlpkit.data.readers._columns import name_cells
+from nlpkit.data.template import is_number
 from nlpkit.errors import DataError
+from nlpkit.plural import number_of
 
 ENDINGS = (".csv",)
 FILES = ("rows",)
@@ -18,6 +20,39 @@ def rows(
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the cells by the names of the header, or by number if `columns` are numbers."""
     return name_cells(file, _cells(file), columns, counts)
+
+
+def name_cells(
+    file: TextFile,
+    cells_of: Iterator[tuple[int, list[str] | RowError]],
+    columns: Sequence[str],
+    counts: Counts,
+    names: list[str] | None = None,
+) -> Iterator[tuple[int, Values | RowError]]:
+    """Yield the line number and the cells by column name of each row, or a `RowError`.
+
+    The `names` are in the first row. If all `columns` are numbers (from 1), there is no header.
+    """
+    numbered = all(map(is_number, columns))
+    for line, cells in cells_of:
+        counts.lines += 1
+        if isinstance(cells, RowError):
+            if names is None and not numbered:
+                raise DataError(f"{file.name}:{line}: {cells.what}")
+            yield line, cells
+        elif not any(cells):
+            counts.blank += 1
+        elif numbered:
+            yield line, {str(i): cell for i, cell in enumerate(cells, 1)}
+        elif names is None:
+            names = cells
+            twice = [name for name, count in Counter(names).items() if count > 1]
+            if twice:
+                raise DataError(f'{file.name}:{line}: column "{twice[0]}" is there twice')
+        elif len(cells) != len(names):
+            yield line, RowError(f"{number_of(len(cells), 'columns')}; the header has {len(names)}")
+        else:
+            yield line, dict(zip(names, cells, strict=True))
 
 
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
@@ -31,12 +66,9 @@ def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
     csv.field_size_limit(sys.maxsize)  # by default, a cell of 131,072 characters is an error
     reader = csv.reader(texts(), strict=True)
     begin = 1
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise DataError(f"{file.name}:{begin}: not csv: {error}") from error
-        yield begin, cells
-        begin = reader.line_num + 1
+    try:
+        for cells in reader:
+            yield begin, cells
+            begin = reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{file.name}:{begin}: not csv: {error}") from error

@@ -5,9 +5,7 @@ labels. Then follows one byte per pixel, row by row, or one byte per label. LeCu
 database of handwritten digits".
 """
 
-import gzip
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
 from typing import IO
 
@@ -50,7 +48,9 @@ def rows(
             image = np.frombuffer(pixels, np.uint8).reshape(height, width)
             yield number, {"image": image, "label": label[0]}
         for part, stream in ((file, images), (file.second, labels)):
-            if _bytes(part, stream, 1):
+            with file_errors(part.name):
+                more = stream.read(1)
+            if more:
                 raise DataError(f"{part.name}: its header says {count:,}, but there are more bytes")
 
 
@@ -71,20 +71,10 @@ def _header(file: TextFile, stream: IO[bytes], magic: int, dimensions: int) -> t
 
 
 def _read(file: TextFile, stream: IO[bytes], size: int, what: str) -> bytes:
-    data = _bytes(file, stream, size)
+    with file_errors(file.name):
+        data = stream.read(size)
     if len(data) < size:
         raise DataError(
             f"{file.name}: cut short in {what}: {len(data)} of {number_of(size, 'bytes')}"
         )
     return data
-
-
-def _bytes(file: TextFile, stream: IO[bytes], size: int) -> bytes:
-    """Return at most `size` bytes; raise `DataError` for a damaged gzip file."""
-    with file_errors(file.name):
-        try:
-            return stream.read(size)
-        except EOFError as error:
-            raise DataError(f"{file.name}: the gzip file is cut short") from error
-        except (gzip.BadGzipFile, zlib.error) as error:
-            raise DataError(f"{file.name}: the gzip file is corrupt: {error}") from error

@@ -5,13 +5,17 @@ an object is one row. `data.rows` says where the rows are that lie deeper. The f
 whole; one object a line is `jsonl`. A row's line is that of its object.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from json import decoder, scanner
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import kind_of
+from nlpkit.data.lines import decode, kind_of, lines
 from nlpkit.data.nested import Located
-from nlpkit.data.readers import _located
+from nlpkit.errors import DataError
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
 FILES = ("rows",)
@@ -21,30 +25,16 @@ def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the entries of the array, or the object; raise `DataError` if the file is no JSON."""
-    content, line_of = _located.read(file, counts)
-    entries = content if isinstance(content, list) else [content]
+    content = read(file, counts)
     line = 1
-    for entry in entries:
-        row = _plain(entry, line_of)
-        line = _first_line(row) or line
-        if isinstance(row, list):
-            row = {str(number): value for number, value in enumerate(row)}
-        if isinstance(row, dict):
-            yield line, row
-        else:
-            yield line, RowError(f"{kind_of(row)}, not an object or an array")
-
-
-def _plain(value: Any, line_of: Callable[[Mapping[str, Any]], int]) -> Any:
-    """Return a value whose objects know their lines, and hold nothing else."""
-    if isinstance(value, list):
-        return [_plain(each, line_of) for each in value]
-    if not isinstance(value, dict):
-        return value
-    inner = value.items()
-    found = Located({k: _plain(v, line_of) for k, v in inner if k != _located.PLACE})
-    found.line = line_of(value)
-    return found
+    for entry in content if isinstance(content, list) else [content]:
+        line = _first_line(entry) or line
+        row = entry
+        if isinstance(entry, list):
+            row = {str(number): value for number, value in enumerate(entry)}
+        if not isinstance(row, dict):
+            row = RowError(f"{kind_of(row)}, not an object or an array")
+        yield line, row
 
 
 def _first_line(value: Any) -> int:
@@ -52,3 +42,34 @@ def _first_line(value: Any) -> int:
     if isinstance(value, Located):
         return value.line
     return next(filter(None, map(_first_line, value)), 0) if isinstance(value, list) else 0
+
+
+def read(file: TextFile, counts: Counts) -> Any:
+    """Return the value of a JSON file, whose objects are `Located`; raise `DataError`."""
+    texts = []
+    for number, raw in enumerate(lines(file), 1):
+        try:
+            texts.append(decode(raw))
+        except RowError as error:
+            raise DataError(f"{file.name}:{number}: {error.what}") from error
+    counts.lines += len(texts)
+    starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
+
+    def parse(text_and_end: tuple[str, int], *arguments: Any) -> tuple[Located, int]:
+        values, end = decoder.JSONObject(text_and_end, *arguments)  # type: ignore[attr-defined]
+        found = Located(values)
+        found.line = bisect_right(starts, text_and_end[1] - 1)
+        return found, end
+
+    made: Any = json.JSONDecoder()
+    made.parse_object = parse
+    made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]  # C's has no parse
+    try:
+        return made.decode("\n".join(texts))
+    except json.JSONDecodeError as error:
+        hint = "; objects line by line are data.format: jsonl" if error.msg == "Extra data" else ""
+        raise DataError(
+            f"{file.name}:{error.lineno}: broken JSON at column {error.colno}: {error.msg}{hint}"
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"{file.name}: broken JSON: nested too deeply") from error

@@ -1,9 +1,10 @@
 """Rows of JSON objects, one per line."""
 
+import json
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.lines import decode, json_object, lines
+from nlpkit.data.lines import decode, kind_of, lines
 
 ENDINGS = (".jsonl", ".json", ".ndjson")
 FILES = ("rows",)
@@ -21,6 +22,38 @@ def rows(
             counts.blank += 1
             continue
         try:
-            yield number, json_object(decode(raw), example)
+            yield number, parse(decode(raw), example)
         except RowError as error:
             yield number, error
+
+
+def parse(line: str, example: str) -> Values:
+    """Return the object in a line; raise `RowError`. `example` is a key that it should have."""
+    try:
+        row = json.loads(line, object_pairs_hook=_refuse_twins)
+    except (ValueError, RecursionError) as error:
+        raise _explain(line, error) from error
+    if not isinstance(row, dict):
+        hint = "; data.format: json reads an array of rows" if isinstance(row, list) else ""
+        raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')
+    return row
+
+
+def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise RowError(f'"{next(key for key in keys if keys.count(key) > 1)}" is there twice')
+    return row
+
+
+def _explain(line: str, error: Exception) -> RowError:
+    if isinstance(error, RecursionError):
+        return RowError("broken JSON: nested too deeply")
+    if not isinstance(error, json.JSONDecodeError):  # a number with too many digits
+        return RowError(f"broken JSON: {error}")
+    hint = ""
+    if line.strip() in ("{", "[", "[{"):
+        hint = "; one object a line is needed; data.format: json reads one value"
+    what = error.msg.removesuffix(" at").removesuffix(" starting")
+    return RowError(f"broken JSON at column {error.colno}: {what}{hint}")

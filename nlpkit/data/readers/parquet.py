@@ -4,21 +4,55 @@ A row's line is its number. Only the columns that the recipe names are read.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
-from nlpkit.data.readers import _arrow
+from nlpkit.errors import DataError, UsageError, not_installed
 
 ENDINGS = (".parquet",)
 FILES = ("rows",)
+AT_ONCE = 1024  # rows of a batch
 
 
 def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the rows; raise `DataError` for a damaged file, `UsageError` without pyarrow."""
-    package = _arrow.pyarrow(file)
-    from pyarrow import parquet
+    with arrow_errors(file):
+        from pyarrow import parquet
 
-    with _arrow.errors(file, package), parquet.ParquetFile(file.path) as opened:
-        chosen = _arrow.wanted(columns, opened.schema_arrow.names)
-        yield from _arrow.rows(opened.iter_batches(_arrow.AT_ONCE, columns=chosen), counts)
+        with parquet.ParquetFile(file.path) as opened:
+            chosen = choose_columns(columns, opened.schema_arrow.names)
+            yield from rows_of(opened.iter_batches(AT_ONCE, columns=chosen), counts)
+
+
+@contextmanager
+def arrow_errors(file: TextFile) -> Iterator[None]:
+    """Turn the errors of a file that is missing or damaged into one line."""
+    try:
+        import pyarrow
+    except ImportError as error:
+        raise UsageError(f"{file.name}: {not_installed('pyarrow')}") from error
+    try:
+        yield
+    except (pyarrow.ArrowException, OSError) as error:
+        what = str(error).partition("\n")[0]
+        raise DataError(f"{file.name}: not a {file.format} file: {what}") from error
+
+
+def choose_columns(columns: Sequence[str], names: Sequence[str]) -> list[str] | None:
+    """Return the columns of a file that settings name by themselves or as the start of a path.
+
+    None: all of them, as one that is named is not there, and the message shows what is.
+    """
+    roots = [name if name in names else name.partition(".")[0] for name in columns]
+    return list(dict.fromkeys(roots)) if roots and {*roots} <= {*names} else None
+
+
+def rows_of(batches: Iterator[Any], counts: Counts) -> Iterator[tuple[int, Values]]:
+    """Yield number, from 1, and values of each row."""
+    values = (row for batch in batches for row in batch.to_pylist())
+    for number, row in enumerate(values, 1):
+        counts.lines += 1
+        yield number, row

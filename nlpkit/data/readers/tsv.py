@@ -1,10 +1,11 @@
 """Rows of lines with tabs between cells; there are no quoted cells."""
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
 from nlpkit.data.lines import decode, lines
-from nlpkit.data.readers._columns import name_cells
+from nlpkit.data.readers.csv import name_cells
 
 ENDINGS = (".tsv",)
 FILES = ("rows",)
@@ -15,7 +16,11 @@ def rows(
     file: TextFile, columns: Sequence[str], counts: Counts
 ) -> Iterator[tuple[int, Values | RowError]]:
     """Yield the cells by the names of the header, or by number if `columns` are numbers."""
-    return name_cells(file, _cells(file), columns, counts)
+    names = None
+    if file.start:  # the header is not in this range
+        whole = _cells(dataclasses.replace(file, start=0, stop=None))
+        names = next(cells for _, cells in whole if isinstance(cells, list) and any(cells))
+    return name_cells(file, _cells(file), columns, counts, names)
 
 
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:

@@ -1,0 +1,144 @@
+"""A corpus: the token ids of documents, memory-mapped from the stores that `store` builds.
+
+tokens.bin   the ids of all documents, one after another, uint16 or uint32
+offsets.npy  (D + 1,) int64: document i is tokens[offsets[i]:offsets[i + 1]]
+marks.bin    where the objective asks for marks: a byte beside each token, uint8
+meta.json    counts, and hashes of the others
+"""
+
+import bisect
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from nlpkit.contracts.batch import bit
+from nlpkit.contracts.reader import Bad, Counts
+
+
+class TokenStore:
+    """The documents of a source as ids; opened from its directory, pickled as its path."""
+
+    def __init__(self, path: Path, names: Sequence[str]):
+        """Open a store; `names` are what its files are called now, for messages."""
+        self.path, self._names = path, names
+        meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
+        self.fingerprint: str = meta["key"]
+        self.tokens: int = meta["tokens"]
+        self._offsets = np.load(path / "offsets.npy", mmap_mode="r")
+        self._ids = self._map("tokens.bin", meta["dtype"])
+        self._marks = self._map("marks.bin", "u1") if meta.get("marks") else None
+        self.counts = Counts()
+        for name, (_, kept) in zip(names, meta["files"], strict=True):
+            bad = [Bad(name, line, what) for _, line, what in kept["first_bad"]]
+            self.counts.add(Counts(**{**kept, "first_bad": bad}))
+
+    def _map(self, name: str, dtype: str) -> np.ndarray:
+        # An empty file cannot be mapped.
+        return np.memmap(self.path / name, dtype, "r") if self.tokens else np.zeros(0, dtype)
+
+    def __reduce__(self) -> tuple[type["TokenStore"], tuple[Path, Sequence[str]]]:
+        return TokenStore, (self.path, self._names)
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """The tokens of each document, (D,) int64; computed at each call."""
+        return np.diff(np.asarray(self._offsets))
+
+    def document(self, index: int) -> np.ndarray:
+        """Return the ids of a document, (T,), a read-only view of the file."""
+        return np.asarray(self._ids)[self._offsets[index] : self._offsets[index + 1]]
+
+    def document_marks(self, index: int) -> np.ndarray:
+        """Return the marks of a document's tokens, (T,) uint8, of a store that has marks."""
+        return np.asarray(self._marks)[self._offsets[index] : self._offsets[index + 1]]
+
+    def places(self, name: str) -> np.ndarray:
+        """Return the numbers of the tokens that have the mark `name`; reads all marks."""
+        return np.flatnonzero(np.asarray(self._marks) & bit(name))
+
+    def histogram(self) -> np.ndarray:
+        """Return how often each id occurs, (largest id + 1,) int64; reads every token."""
+        return np.bincount(np.asarray(self._ids))
+
+
+class Corpus:
+    """Several stores with weights, documents numbered through; drawing by weight is the loader's.
+
+    `weights` (S,) float64 are as in the recipe, not normalised; `starts` (S + 1,) int64 are the
+    numbers of each store's first document.
+    """
+
+    NOUN = "documents"
+    cut: Mapping[str, int] = MappingProxyType({})  # only rows of tasks are cut
+
+    def __init__(self, parts: Sequence[tuple[TokenStore, float]]):
+        self.stores = [store for store, _ in parts]
+        self.weights = np.array([weight for _, weight in parts], np.float64)
+        self.starts = np.cumsum([0, *map(len, self.stores)], dtype=np.int64)
+        self.lengths = np.concatenate([store.lengths for store in self.stores])
+        self.tokens = sum(store.tokens for store in self.stores)
+        self.counts = Counts()  # what was read and left out
+        for store in self.stores:
+            self.counts.add(store.counts)
+        self._starts: list[int] = self.starts.tolist()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def _find(self, index: int) -> tuple[TokenStore, int]:
+        """Return the store that has document `index`, and its number there."""
+        source = bisect.bisect_right(self._starts, index) - 1
+        return self.stores[source], index - self._starts[source]
+
+    def document(self, index: int) -> np.ndarray:
+        """Return the ids of a document, (T,), a read-only view of its file."""
+        store, number = self._find(index)
+        return store.document(number)
+
+    def marks(self, index: int) -> np.ndarray:
+        """Return the marks of a document's tokens, (T,) uint8."""
+        store, number = self._find(index)
+        return store.document_marks(number)
+
+    def places(self, name: str) -> np.ndarray:
+        """Return where tokens with the mark `name` are in all documents as one; reads all marks."""
+        before = np.cumsum([0, *(store.tokens for store in self.stores)])
+        found = [
+            store.places(name) + start for store, start in zip(self.stores, before, strict=False)
+        ]
+        return np.concatenate(found)
+
+    def content(self, index: int, start: int, stop: int) -> np.ndarray:
+        """Return the ids of a piece of document `index`."""
+        return self.document(index)[start:stop]
+
+    def unigram_entropy(self, without: int | None = None) -> float:
+        """Return the entropy of the token frequencies of all stores together, nats per token.
+
+        Reads every token. The token `without` is not counted.
+        """
+        histograms = [store.histogram() for store in self.stores]
+        total = np.zeros(max(map(len, histograms)), np.int64)
+        for histogram in histograms:
+            total[: len(histogram)] += histogram
+        if without is not None:
+            total[without : without + 1] = 0
+        seen = total[total > 0]
+        share = seen / seen.sum()
+        return max(0.0, -math.fsum(share * np.log(share)))
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the stores, their order and their weights."""
+        text = json.dumps(
+            [[s.fingerprint, float(w)] for s, w in zip(self.stores, self.weights, strict=True)]
+        )
+        return hashlib.sha256(text.encode()).hexdigest()
