@@ -24,7 +24,9 @@ LABELS = [3, 1, 4, 1, 5]
 class Pixels(Task):
     """A task that reads no text: an item a picture."""
 
-    columns = ("image", "label")
+    @classmethod
+    def named_columns(cls, config: object) -> tuple[str, ...]:
+        return "image", "label"
 
     def texts(self, row: Row) -> tuple[str, ...]:
         row.array("image")
@@ -123,7 +125,9 @@ def test_parallel_takes_two_files(tmp_path: Path, files: list[str], got: str) ->
 
 def test_parallel_fingerprint_tells_changes_of_the_second_file(tmp_path: Path) -> None:
     class Pairs(Pixels):
-        columns = ("source", "target")
+        @classmethod
+        def named_columns(cls, config: object) -> tuple[str, ...]:
+            return "source", "target"
 
         def texts(self, row: Row) -> tuple[str, ...]:
             return ()
