@@ -51,7 +51,7 @@ def probe(plan: Plan) -> dict[str, Any]:
     """
     settings = plan.settings
     machine.configure_allocator()
-    precision = fastest_precision.of_product(settings.precision, plan.device)
+    precision = fastest_precision.probe(settings.precision, plan.device)
     if settings.deterministic:
         machine.use_deterministic_algorithms(plan.device)
     memory.forget_peak(plan.device)

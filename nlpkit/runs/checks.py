@@ -13,6 +13,7 @@ from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.run import ModelPart
+from nlpkit.train.processes import is_sharded
 
 
 def check_objective(resolved: Resolved, part: ModelPart) -> None:
@@ -48,10 +49,10 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
         raise RecipeError([f"{where}: {error}; auto chooses one that can"]) from error
 
 
-def check_optimizer(resolved: Resolved) -> None:
-    """Raise `UsageError` if `train.optimizer` cannot work on sharded parameters (FSDP)."""
+def check_optimizer(resolved: Resolved, processes: int) -> None:
+    """Raise `UsageError` if FSDP shards parameters that `train.optimizer` needs whole."""
     optimizer = resolved.recipe.train.optimizer
-    if not optimizer.module.SHARDED:
+    if is_sharded(processes) and not optimizer.module.SHARDED:
         folder = optimizer.FOLDER
         able = [n for n in registry.names(folder) if registry.load(folder, n).SHARDED]
         raise UsageError(

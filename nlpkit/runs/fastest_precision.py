@@ -32,26 +32,37 @@ class Precision(NamedTuple):
     is_open: bool = False
 
 
-def of_product(requested: str, device: torch.device) -> Precision:
+def probe(requested: str, device: torch.device) -> Precision:
     """Return what is asked for, or what one product tells of the device."""
     name, reason = machine.choose_precision(requested, device)
     return Precision(name, reason, requested == "auto" and device.type == "cpu" and name == "bf16")
 
 
-def of_start(resolved: Resolved, directory: RunDirectory, device: torch.device) -> Precision:
-    """Return the precision that a run has kept since its first start, or `of_product`.
+def keep_or_probe(resolved: Resolved, directory: RunDirectory, device: torch.device) -> Precision:
+    """Return the precision that a run has kept since its first start, or `probe`.
 
     The batch that `train.memory` chooses is one for this type, which is final then.
     """
     requested, kept = resolved.recipe.train.precision, directory.status().get(_STATUS)
     if kept in ("fp32", "bf16") and requested in ("auto", kept):
         return Precision(kept, "as at the start of this run")
-    found = of_product(requested, device)
+    found = probe(requested, device)
     return found._replace(is_open=found.is_open and resolved.recipe.train.memory is None)
 
 
-def settled(precision: Precision, training: Training, stream: Stream) -> Precision:
-    """Return the final precision of a module that is not wrapped; no random number is used up."""
+def choose(
+    resolved: Resolved,
+    directory: RunDirectory,
+    training: Training,
+    stream: Stream,
+    device: torch.device,
+) -> Precision:
+    """Return the precision of a run, whose module is not wrapped yet; see `time_batches`."""
+    return time_batches(keep_or_probe(resolved, directory, device), training, stream)
+
+
+def time_batches(precision: Precision, training: Training, stream: Stream) -> Precision:
+    """Return the precision, decided by a few batches if it is open; it draws no random number."""
     if not precision.is_open:
         return precision
     speed = _speed(training, stream)

@@ -21,7 +21,7 @@ from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import trial
-from nlpkit.runs.fastest_precision import Precision
+from nlpkit.runs.fastest_precision import Precision, keep_or_probe
 from nlpkit.runs.planned import Planned, plan
 from nlpkit.runs.resume import find_problem, read_state
 from nlpkit.runs.run import Data, ModelPart, from_first
@@ -72,7 +72,6 @@ def of_run(
     part: ModelPart,
     data: Data,
     resumed: Path | None,
-    precision: str,
     note: Callable[[str], None],
 ) -> Config:
     """Return the section `train` with what is chosen now, or was when the run began; record it.
@@ -94,7 +93,7 @@ def of_run(
         if found is None and settings.memory is not None and not begun:
             found = choose(
                 *(resolved, part, data, accelerator.device),
-                precision=precision,
+                precision=keep_or_probe(resolved, directory, accelerator.device).name,
                 processes=processes,
                 note=note,
             )
@@ -154,7 +153,8 @@ def choose(
         ways.append(True)
     least = 0
     for on in ways:
-        found, least = _largest(planned, sizes, on, most, precision)
+        planned.settings = planned.settings.model_copy(update={"gradient_checkpointing": on})
+        found, least = _find_largest(planned, sizes, most, precision)
         if found is not None:
             note(f"train.memory: {limit}: {_said(found, settings)}")
             return found
@@ -177,65 +177,53 @@ def _said(found: Fitted, settings: Config) -> str:
     )
 
 
-def _largest(
-    planned: Planned, sizes: list[int], on: bool, most: int, precision: str
+def _find_largest(
+    planned: Planned, sizes: list[int], most: int, precision: str
 ) -> tuple[Fitted | None, int]:
     """Return the largest of `sizes` that fits, if one does, and the peak of the smallest one."""
-    left, best = sizes, None
-    tried = least = _peak(planned, sizes[0], on, most, precision)
-    size = sizes[0]
+    size, best, least = sizes[0], None, 0
     while True:
-        if tried.bytes <= most:
-            best = Fitted(size, on, tried.bytes)
-            left = [n for n in left if n > size]
+        peak, fixed = _estimate_peak(planned, size, most, precision)
+        least = least or peak
+        if peak <= most:
+            best = Fitted(size, planned.settings.gradient_checkpointing, peak)
+            sizes = [n for n in sizes if n > size]
         else:
-            left = [n for n in left if n < size]
-        left = [n for n in left if tried.fixed + tried.per_token * n <= most]
-        left = [n for n in left if best is None or n > best.tokens_per_batch]
-        if best is None or not left:
-            return best, least.bytes
-        size = left[-1]
-        tried = _peak(planned, size, on, most, precision)
+            sizes = [n for n in sizes if n < size]
+        per_token = (peak - fixed) / size
+        sizes = [n for n in sizes if fixed + per_token * n <= most]
+        sizes = [n for n in sizes if best is None or n > best.tokens_per_batch]
+        if best is None or not sizes:
+            return best, least
+        size = sizes[-1]
 
 
-class _Peak(NamedTuple):
-    """The estimated peak; that of another batch is `fixed` and so much for each token."""
-
-    bytes: int
-    fixed: int
-    per_token: float
-
-
-def _peak(planned: Planned, size: int, on: bool, most: int, precision: str) -> _Peak:
-    """Return the estimated peak of a run with batches of this size."""
-    settings = planned.settings.model_copy(
-        update={"tokens_per_batch": size, "gradient_checkpointing": on}
-    )
+def _estimate_peak(planned: Planned, size: int, most: int, precision: str) -> tuple[int, int]:
+    """Return the peak of a run with batches of this size, and what does not depend on the size."""
+    settings = planned.settings.model_copy(update={"tokens_per_batch": size})
     stream = Stream(planned.data.examples, budget=size, batches_per_step=settings.batches_per_step)
     changed = replace(planned, settings=settings, stream=stream)
     device = changed.device
     memory.release(device)
     memory.forget_peak(device)
     now = machine.used_memory(device)[0]
-    limit = min(memory.limit(device), most)
-    found = trial.Memory(limit, now + changed.state_bytes)
+    found = trial.Memory(min(memory.limit(device), most), now + changed.state_bytes)
     peak = None
     try:
-        if found.state <= limit:
-            peak = _measured(trial.Trial(changed, Precision(precision, "given")), found)
+        if found.state <= found.limit:
+            peak = _measure(trial.Trial(changed, Precision(precision, "given")), found)
     except (RuntimeError, MemoryError) as error:
         if not memory.is_shortage(error):
             raise
     finally:
         memory.release(device)
-    longest, per_token = trial.longest_tokens(changed), found.per_token or 0.0
     if peak is None:  # what was tried does not fit
-        peak = max(most + 1, int(found.state + per_token * longest))
-    fixed = min(found.state, peak)
-    return _Peak(peak, fixed, (peak - fixed) / longest)
+        tokens = trial.longest_tokens(changed)
+        peak = max(most + 1, int(found.state + (found.per_token or 0.0) * tokens))
+    return peak, min(found.state, peak)
 
 
-def _measured(tried: trial.Trial, found: trial.Memory) -> int | None:
+def _measure(tried: trial.Trial, found: trial.Memory) -> int | None:
     """Return the estimated peak, or None if the longest batch does not fit."""
     device, data = tried.device, tried.plan.data
     trial.measure_memory(tried, found)

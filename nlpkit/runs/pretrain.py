@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
+from torch import nn
 from torch.optim import Optimizer
 
 from nlpkit.checkpoints import files
@@ -76,9 +77,8 @@ def pretrain(
         build.record_files(directory.path, *run.data.inputs, stop.check)
     held_out = _held_out(run)
     metrics = _metrics(run, state) if accelerator.is_main_process else None
-    job = _job(run, held_out, metrics, pace, stop)
     try:
-        state = train(job, state)
+        state = train(_job(run, held_out, metrics, pace, stop), state)
     except DivergedError as error:
         last = files.read_pointer(directory.path, "latest")
         where = f"the last checkpoint is {last}" if last else "no checkpoint was saved yet"
@@ -106,33 +106,27 @@ def prepare(
 
     `resumed` is the checkpoint that `--resume` names, or None.
     """
-    recipe, wrapped = resolved.recipe, is_wrapped(accelerator.num_processes)
-    if wrapped:
-        from nlpkit.train import processes
-
-        if processes.is_sharded(accelerator.num_processes):
-            checks.check_optimizer(resolved)
+    recipe, device = resolved.recipe, accelerator.device
+    if is_wrapped(accelerator.num_processes):
+        checks.check_optimizer(resolved, accelerator.num_processes)
     part = build.model_part(resolved, directory.path, resumed, log.info)
     for line in part.warnings:
         log.warn(f"{part.source}: {line}")
     if recipe.attention.backend != "auto":
-        checks.check_backend(resolved, part, accelerator.device)
+        checks.check_backend(resolved, part, device)
     callbacks = Callbacks(log.info, log.warn, log.tokenizing, log.reading, stop.check)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
     if part.frozen:
         from nlpkit.runs import frozen
 
-        frozen.attach(part.frozen, data.objective, data.tokenizer, str(accelerator.device), log)
-    precision = from_first(
-        PartialState(), lambda: fastest_precision.of_start(resolved, directory, accelerator.device)
-    )
+        frozen.attach(part.frozen, data.objective, data.tokenizer, str(device), log)
     settings = recipe.train
     if settings.memory is not None or resumed or save.FITTED in directory.status():
         from nlpkit.runs import fit_memory
 
         settings = fit_memory.of_run(
-            resolved, directory, accelerator, part, data, resumed, precision.name, log.info
+            resolved, directory, accelerator, part, data, resumed, log.info
         )
     stream = Stream(
         data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
@@ -140,26 +134,35 @@ def prepare(
     settings = resolve_steps(settings, stream)
     module = _make_module(resolved, part, data, settings)
     precision = from_first(
-        PartialState(), lambda: fastest_precision.settled(precision, module, stream)
+        PartialState(),
+        lambda: fastest_precision.choose(resolved, directory, module, stream, device),
     )
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
-
-    def make() -> list[Optimizer]:  # when the parameters are where they stay
-        return optimizers(module.model, settings)
-
-    if wrapped:
-        batch = data.examples.batch(np.arange(1), 0)
-        training, made = processes.wrap(accelerator, module, batch, make, log.info)
-    else:
-        training, made = module.to(accelerator.device), make()
+    training, made = _place(module, accelerator, settings, data, log)
     run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
     if settings.average is not None:
         from nlpkit.train.average import Average
 
         run.average = Average(training, settings.average, settings.steps)
     return run
+
+
+def _place(
+    module: Training, accelerator: Accelerator, settings: ResolvedTraining, data: Data, log: Log
+) -> tuple[nn.Module, list[Optimizer]]:
+    """Return the module on its device, wrapped for several processes, and its optimizers."""
+
+    def make() -> list[Optimizer]:  # when the parameters are where they stay
+        return optimizers(module.model, settings)
+
+    if not is_wrapped(accelerator.num_processes):
+        return module.to(accelerator.device), make()
+    from nlpkit.train import processes
+
+    batch = data.examples.batch(np.arange(1), 0)
+    return processes.wrap(accelerator, module, batch, make, log.info)
 
 
 def _make_module(

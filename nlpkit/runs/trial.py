@@ -44,7 +44,7 @@ class Trial:
         if plan.settings.gradient_checkpointing:
             recompute.apply(self.model)
         self.training = Training(self.model, plan.data.objective)
-        self.precision = fastest_precision.settled(precision, self.training, plan.stream)
+        self.precision = fastest_precision.time_batches(precision, self.training, plan.stream)
         if precision.is_open:  # its batches are not those whose memory is measured
             memory.release(plan.device)
             memory.forget_peak(plan.device)

@@ -103,7 +103,7 @@ def test_both_types_are_timed_and_nothing_is_left_behind(
     training, stream = ready
     torch.set_num_threads(2)
     types, state = _types(monkeypatch), torch.get_rng_state()
-    found = fastest_precision.settled(OPEN, training, stream)
+    found = fastest_precision.time_batches(OPEN, training, stream)
     assert found.name in types == {"fp32", "bf16"}
     assert not found.is_open
     assert training.precision == "fp32"
