@@ -32,7 +32,6 @@ Results are on stdout, everything else on stderr. Exit codes:
 _WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
 _CLICK = _WRONG_USAGE.__module__.removesuffix(".exceptions")
 _COMPLETE = "_NLPKIT_COMPLETE"
-_BREAKS = frozenset("=:")
 
 
 def _version(asked: bool) -> None:
@@ -177,50 +176,29 @@ def complete(environment: Mapping[str, str]) -> str:
     line, COMP_CWORD the index of the word at the cursor. For zsh and fish a tab and a description
     follow. If it is empty, the shell completes file names.
     """
-    text = environment["COMP_WORDS"]
-    words = text.split("\n" if "\n" in text else " ")
-    number = int(environment["COMP_CWORD"])
-    words = [*words, *[""] * (number + 1 - len(words))][: number + 1]
-    before, typed, kept = _join(words)
-    offers = [offer for offer in _offers(before[1:], typed) if offer[0].startswith(typed)]
+    words = environment["COMP_WORDS"].split("\n")[1 : int(environment["COMP_CWORD"]) + 1]
+    typed = words.pop()
+    # bash has `=` as a word of its own; what is behind it is not completed.
+    offers = [] if "=" in (typed, *words[-1:]) else _list_offers(words, typed)
+    offers = [(value, about) for value, about in offers if value.startswith(typed)]
     if environment[_COMPLETE] == "complete_bash":
-        return "".join(f"{value[kept:]}\n" for value, _ in offers)
+        return "".join(f"{value}\n" for value, _ in offers)
     return "".join(f"{value}\t{about}\n" for value, about in offers)
 
 
-def _join(words: list[str]) -> tuple[list[str], str, int]:
-    """Return the words before the cursor, the word at it, and the length that bash keeps of it.
-
-    bash splits words at `=` and `:`; this function joins the parts.
-    """
-    joined: list[str] = []
-    glue = False
-    for word in words:
-        is_break = word != "" and _BREAKS.issuperset(word)
-        if joined and (glue or is_break):
-            joined[-1] += word
-        else:
-            joined.append(word)
-        glue = is_break
-    replaced = "" if glue else words[-1]
-    return joined[:-1], joined[-1], len(joined[-1]) - len(replaced)
-
-
-def _offers(words: list[str], typed: str) -> list[tuple[str, str]]:
+def _list_offers(words: list[str], typed: str) -> list[tuple[str, str]]:
     """Return the completions of the word that is `typed` after `words`, with descriptions."""
-    if words[:1] == ["score"]:
-        from nlpkit.completion import scores
+    if words == ["score"] or (words[:1] == ["score"] and words[-1] in ("-m", "--metrics")):
+        from nlpkit.completion import list_scores
 
-        return list(scores.list_offers(words[1:], typed))
-    before = typed.partition("=")[0] + "=" if re.match("--[^=]*=", typed) else ""
-    if not before and words and re.fullmatch("--[^=]+", words[-1]):
+        return list_scores(typed)
+    if words and re.fullmatch("--[^=]+", words[-1]):
         # click reads nothing of a line that ends in an option without its value.
-        typed = f"{words[-1]}={typed}"
-        words = words[:-1]
+        typed = f"{words.pop()}={typed}"
     app = typer.main.get_command(build(words[:1]))
     base = importlib.import_module(f"{_CLICK}.shell_completion").ShellComplete
     # What a script of click's own would need.
     unused = dict.fromkeys(("source_vars", "get_completion_args", "format_completion"))
     shell = type("Shell", (base,), unused)(app, {}, "nlpkit", _COMPLETE)
     found = shell.get_completions(words, typed)
-    return [(before + each.value, (each.help or "").partition("\n")[0]) for each in found]
+    return [(each.value, (each.help or "").partition("\n")[0]) for each in found]

@@ -13,6 +13,7 @@ from nlpkit.checkpoints import files, run_directory
 from nlpkit.checkpoints.run_directory import RECIPE, RunDirectory
 from nlpkit.errors import FileError, UsageError
 from nlpkit.recipe import DECIDED, DEFAULT, Recipe, Resolved, autosize
+from nlpkit.recipe.known import find_changes
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.sections import Model
 
@@ -41,7 +42,7 @@ def list_changes(directory: RunDirectory, resolved: Resolved) -> dict[str, str]:
     now = resolved.dump()
     return {
         key: f"{key}: {_value(before, key)} then, {_value(now, key)} now"
-        for key in recipe.changed(before, now)
+        for key in find_changes(before, now)
     }
 
 

@@ -80,7 +80,8 @@ def _check_options(asked: Sweep) -> None:
 def _check_folder(root: Path, axes: Axes, runs: Sequence[GridRun]) -> None:
     """Raise `UsageError` if the folder is a run, or holds runs of another grid."""
     from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
-    from nlpkit.recipe import changed, load
+    from nlpkit.recipe import load
+    from nlpkit.recipe.known import find_changes
 
     if (root / RECIPE).is_file() and [*axes] != [SEED]:
         raise UsageError(f"{root} is a run; give --out another directory for the grid")
@@ -92,7 +93,7 @@ def _check_folder(root: Path, axes: Axes, runs: Sequence[GridRun]) -> None:
             before = load(str(path / RECIPE)).dump()
         except NlpkitError:  # of another version, or of parts that are not here
             continue
-        for key in changed(before, runs[0].resolved.dump()):
+        for key in find_changes(before, runs[0].resolved.dump()):
             if not any(f"{key}.".startswith(f"{axis}.") for axis in axes):
                 raise UsageError(
                     f"{root} holds runs of another grid: {path.relative_to(root)} differs in "

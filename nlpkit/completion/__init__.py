@@ -1,10 +1,14 @@
 """Completion in shells: values of options and arguments, which declare them by `autocompletion`.
 
 `verbs.complete` answers the script of a shell (`scripts`). What is not known is left to the shell,
-which completes file names. `context` has what is on the line before the cursor.
+which completes file names.
 """
 
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nlpkit.recipe.places import Document
 
 Offers = list[tuple[str, str]]  # values and their descriptions
 
@@ -29,16 +33,47 @@ def list_printed() -> Offers:
     ]
 
 
-def list_settings(ctx: Any, incomplete: str) -> Offers:
-    """Return the settings of the recipe on the line, or values of a setting."""
-    from nlpkit.completion.settings import list_offers
-
-    given = ctx.params
-    return list(list_offers(given.get("recipe"), given.get("overrides") or [], incomplete))
-
-
 def list_scores(incomplete: str) -> Offers:
-    """Return the scores after those that are already typed."""
-    from nlpkit.completion.scores import list_names
+    """Return the scores, each after those that are already typed, with commas between."""
+    from nlpkit import registry
+    from nlpkit.score.parsing import FOLDER
 
-    return list(list_names(incomplete, tools=False))
+    before = incomplete.rpartition(",")[0]
+    names = [name for name in registry.names(FOLDER) if name not in before.split(",")]
+    start = f"{before}," if before else ""
+    return [(start + name, registry.about(FOLDER, name)) for name in names]
+
+
+def list_settings(ctx: Any, incomplete: str) -> Offers:
+    """Return `section.` and `section.key=` of the recipe on the line (`ctx`), with descriptions."""
+    return [*_list_settings(ctx.params, incomplete)]
+
+
+def _list_settings(given: dict[str, Any], incomplete: str) -> Iterator[tuple[str, str]]:
+    from nlpkit.recipe import known, overrides
+
+    document = _read_recipe(given.get("recipe"))
+    for order, override in enumerate(given.get("overrides") or [], 1):
+        overrides.apply(document, override, order)
+    inside = incomplete.split(".")[:-1]
+    path = tuple(int(step) if step.isdecimal() else step for step in inside)
+    # Without the other sections, whose parts would be imported.
+    data = {name: value for name, value in document.data.items() if [name] == inside[:1]}
+    settings = known.list_settings(data)
+    before = "".join(f"{step}." for step in inside)
+    for setting, field in settings.get(path, {}).items():
+        has_more = any(other[: len(path) + 1] == (*path, setting) for other in settings)
+        yield f"{before}{setting}{'.' if has_more else '='}", field.description or ""
+
+
+def _read_recipe(name: str | None) -> "Document":
+    """Return the recipe without validation; an empty one if it cannot be read."""
+    from nlpkit import recipe
+    from nlpkit.errors import NlpkitError
+    from nlpkit.recipe import extends, yaml
+
+    try:
+        path = recipe.find(name or "")
+        return extends.complete(recipe.read(yaml.read_file(path, str(path)), str(path)), path)
+    except (NlpkitError, OSError, ValueError):
+        return yaml.read("{}", "")

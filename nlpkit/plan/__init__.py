@@ -97,7 +97,7 @@ def _fit_memory(
     return replace(
         resolved,
         recipe=resolved.recipe.model_copy(update={"train": chosen}),
-        origin=resolved.origin | dict.fromkeys(names, where),
+        decided=dict.fromkeys(names, where),
     )
 
 

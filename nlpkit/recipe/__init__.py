@@ -5,11 +5,11 @@ settings in the `Config` of the part that the recipe names. All mistakes are rep
 with its place in the file. What a recipe does not ask for, such as `extends`, is not imported.
 """
 
-import json
 import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +19,11 @@ from nlpkit import registry
 from nlpkit.errors import FileError, RecipeError, UsageError
 from nlpkit.recipe import fit, sections, unused, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
-from nlpkit.recipe.places import Document, Problem, dotted, flatten, show_path, value_at
-from nlpkit.recipe.places import Path as KeyPath
+from nlpkit.recipe.places import Document, Problem, dotted, show_path
 from nlpkit.recipe.settings import Recipe
 
 _PACKAGE = Path(__file__).parent.parent
+# Values of `Resolved.origin`.
 COMMAND_LINE = "command line"
 DEFAULT = "default"
 DECIDED = "from "  # model.size, or model.depth
@@ -35,18 +35,26 @@ class Resolved:
 
     `base` is the folder of the recipe file; `origin` says of each setting (`model.hidden_size`)
     whether it is the `default`, from `recipes/x.yaml:12`, from the `command line`, or decided by
-    `model.size`. `warnings` names each setting that has no effect.
+    `model.size`, or, as `decided` says, later. `warnings` names each setting that has no effect.
     """
 
     recipe: Recipe
     base: Path
-    origin: dict[str, str]
+    document: Document
     warnings: tuple[str, ...] = ()
+    decided: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def origin(self) -> dict[str, str]:
+        """The origin of each setting."""
+        from nlpkit.recipe.known import find_origins
+
+        return find_origins(self.recipe, self.document) | self.decided
 
     @property
     def autosized(self) -> list[str]:
         """The settings that `model.size` or `model.depth` decides, in dotted form."""
-        return sorted(key for key, origin in self.origin.items() if origin.startswith(DECIDED))
+        return sorted(dotted(key) for key, place in self.document.places.items() if place.decides)
 
     def dump(self) -> dict[str, Any]:
         """Return all settings as plain data, with defaults."""
@@ -93,15 +101,15 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
     try:
         recipe = Recipe.model_validate(document.data)
     except ValidationError as error:
-        from nlpkit.recipe import problems
+        from nlpkit.recipe import known, problems
 
-        known = sections.list_settings(Recipe, document.data)
-        found = problems.explain(error.errors(include_url=False), document, known)
+        settings = known.list_settings(document.data)
+        found = problems.explain(error.errors(include_url=False), document, settings)
         raise _refusal(mistakes + found) from error
     if mistakes := mistakes + fit.check(recipe, document):
         raise _refusal(mistakes)
     warnings = tuple(unused.list_warnings(recipe, document))
-    return Resolved(recipe, base, _find_origins(recipe, document), warnings)
+    return Resolved(recipe, base, document, warnings)
 
 
 def _refusal(mistakes: list[Problem]) -> RecipeError:
@@ -163,64 +171,3 @@ def find(path_or_name: str) -> Path:
     near = registry.suggest(path.stem, names)
     near = near.replace("mean ", "mean the packaged recipe ")
     raise FileError(f"{path_or_name}: no such recipe{near or '; packaged: ' + ', '.join(names)}")
-
-
-def _find_origins(recipe: Recipe, document: Document) -> dict[str, str]:
-    """Return the origin of every setting; see `Resolved`."""
-    dump = recipe.model_dump(mode="json")
-    known = sections.list_settings(Recipe, dump)
-    origins = {}
-    for leaf in flatten(dump):
-        setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
-        is_default = setting is not None and setting.default == value_at(dump, leaf)
-        origins[dotted(leaf)] = _find_origin(leaf, document, is_default)
-    return origins
-
-
-def _find_origin(leaf: KeyPath, document: Document, is_default: bool) -> str:
-    """Return the origin of a setting; `is_default`: of its value."""
-    if leaf[0] == "objective" and isinstance(document.data["objective"], list):
-        leaf = leaf if isinstance(leaf[1], int) else (leaf[0], 0, *leaf[1:])
-    path: KeyPath = ()
-    here: Any = document.data
-    for step in leaf:
-        if isinstance(here, dict):
-            if here.get(str(step)) is None and step != leaf[-1]:
-                return DEFAULT
-            if step not in here:
-                return DEFAULT
-            here = here[step]
-        elif isinstance(here, list) and isinstance(step, int) and step < len(here):
-            here = here[step]
-        else:
-            # The part's `Config` has expanded a short form.
-            if is_default:
-                return DEFAULT
-            break
-        path = (*path, step)
-    place = document.place(path)
-    if place.decides:
-        return f"{DECIDED}{place.decides}"
-    return COMMAND_LINE if place.on_command_line else f"{place.source}:{place.value[0]}"
-
-
-def changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Return the settings (`train.lr`) that differ between two dumps, without free ones."""
-    free = {
-        (*path, name)
-        for data in (old, new)
-        for path, fields in sections.list_settings(Recipe, data).items()
-        for name, field in fields.items()
-        if sections.is_free(field)
-    }
-    values = [
-        {path: json.dumps(value_at(data, path)) for path in flatten(data)} for data in (old, new)
-    ]
-    differing = [
-        path for path in values[0] | values[1] if values[0].get(path) != values[1].get(path)
-    ]
-    return [
-        dotted(path)
-        for path in differing
-        if not any(path[:length] in free for length in range(1, len(path) + 1))
-    ]

@@ -1,11 +1,6 @@
-"""The sections of a recipe, and the classes that declare their settings.
-
-`known` returns the settings that each place of a recipe may have; messages and the comparison of
-two recipes use it.
-"""
+"""The sections of a recipe, and the classes that declare their settings."""
 
 from collections.abc import Mapping
-from copy import copy
 from typing import Annotated, Any, get_args
 
 from pydantic import (
@@ -14,7 +9,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
@@ -22,7 +16,6 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers
 from nlpkit.models.sizes import parse_size
 from nlpkit.part import Part, name_in
-from nlpkit.recipe.places import Path
 
 BACKENDS = "attention/backends"
 TARGETS = ("size", "depth")  # of a model: what they leave open is decided by `recipe/autosize`
@@ -251,50 +244,8 @@ class Attention(Part):
         return (AttentionChoice(kind=self.kind, config=self.config),) if self.kind else ()
 
 
-def list_settings(root: type[FrozenConfig], data: Any) -> dict[Path, dict[str, FieldInfo]]:
-    """Return the settings that each mapping in `data` may hold, by its path."""
-    found: dict[Path, dict[str, FieldInfo]] = {}
-
-    def visit(path: Path, value: Any, configs: list[type[FrozenConfig]]) -> None:
-        short = [config for config in configs if issubclass(config, Part) and config.SHORT]
-        if short and isinstance(value, str):
-            value = {short[0].KEY: value}
-        if isinstance(value, list):
-            for index, item in enumerate(value):
-                visit((*path, index), item, configs)
-        elif isinstance(value, dict):
-            fields: dict[str, FieldInfo] = {}
-            for config in configs:
-                fields |= _list_fields(config, value)
-            found[path] = fields
-            for key, field in fields.items():
-                if inner := config_classes(field.annotation):
-                    visit((*path, key), value.get(key) or {}, inner)
-
-    visit((), data if isinstance(data, dict) else {}, [root])
-    return found
-
-
-def _list_fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, FieldInfo]:
-    if not issubclass(config, Part):
-        return dict(config.model_fields)
-    chosen = config.config_of(value)
-    own = config.own()
-    key = copy(own[config.KEY])
-    key.description = f"{key.description}: {', '.join(registry.names(config.FOLDER))}"
-    own[config.KEY] = key
-    settings = chosen.model_fields if chosen else {}
-    return own | {name: field for name, field in settings.items() if not field.exclude}
-
-
 def config_classes(annotation: Any) -> list[type[FrozenConfig]]:
     """Return the classes of settings in the type of a field."""
     if isinstance(annotation, type) and issubclass(annotation, FrozenConfig):
         return [annotation]
     return [config for inner in get_args(annotation) for config in config_classes(inner)]
-
-
-def is_free(field: FieldInfo) -> bool:
-    """Return whether a setting cannot change what is computed (`{"free": True}` in its schema)."""
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and extra.get("free") is True

@@ -2,11 +2,12 @@
 
 The part of YAML 1.2 (yaml.org/spec/1.2.2, core schema) that a recipe needs: `1e-4` is a number;
 `yes`, `on`, `010`, `1_000`, `12:30` and dates are text; names of settings are always text. No tags,
-no `<<`, one document. Anchors and aliases work; size, depth and number of values are bounded, so
-that a small file cannot fill the memory.
+one document. Anchors and aliases work; size, depth and number of values are bounded, so that a
+small file cannot fill the memory.
 """
 
 import re
+from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -15,10 +16,12 @@ import yaml
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe.places import Document, Path, Place, Problem
 
-MAX_BYTES = 1_000_000
+MAX_BYTES = 200_000
 MAX_VALUES = 10_000
 MAX_DEPTH = 32
 
+# Of what is written without a tag.
+_TAGS = [f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map")]
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,300})")
 _FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]{0,300})?\.[0-9]+|(0|[1-9][0-9]{0,300})\.?)([eE][-+]?[0-9]{1,4})?"
@@ -37,7 +40,8 @@ _WORDS = {
 # What PyYAML says, and what to do about it.
 _SYNTAX = (
     (r"found character '\\t'", "a tab: indent with spaces"),
-    (r"an alias|an anchor", "text that begins with * or & needs quotes"),
+    (r"an(other|) document", "a second document: a recipe is one document"),
+    (r"alias|anchor", "text that begins with * or & needs quotes"),
     (r"found character '(.)' that cannot start", r"text that begins with \1 needs quotes"),
     (
         r"mapping values are not allowed",
@@ -57,28 +61,9 @@ def _decode(raw: bytes, source: str) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = raw[: error.start].decode("utf-8-sig")
-        line, column = _position(before, len(before))
-        guess = ""
-        if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            guess = ", looks like UTF-16"
-        elif _is_gb18030(raw):
-            guess = ", looks like GB18030"
-        what = f"not UTF-8 (byte 0x{raw[error.start]:02x}{guess}): save the file as UTF-8"
-        raise RecipeError([f"{source}:{line}:{column}: {what}"]) from error
-
-
-def _is_gb18030(raw: bytes) -> bool:
-    try:
-        raw.decode("gb18030")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _position(text: str, index: int) -> tuple[int, int]:
-    line = text.count("\n", 0, index) + 1
-    return line, index - (text.rfind("\n", 0, index) + 1) + 1
+        line = raw.count(b"\n", 0, error.start) + 1
+        what = f"not UTF-8 (byte 0x{raw[error.start]:02x}): save the file as UTF-8"
+        raise RecipeError([f"{source}:{line}: {what}"]) from error
 
 
 def read_file(path: FilePath, name: str) -> bytes:
@@ -95,118 +80,66 @@ def read(text: str | bytes, source: str, order: int = 0) -> Document:
     text = _decode(text, source) if isinstance(text, bytes) else text
     document = Document(None, {(): Place(source, order)})
     try:
-        if root := _compose(text):
-            document.data = _Reading(document, source, order).convert(root, (), _get_mark(root))
+        if (root := yaml.compose(text, Loader=yaml.BaseLoader)) is not None:
+            document.data = _convert(root, (), _get_mark(root), document)
         return document
     except yaml.reader.ReaderError as error:
-        mark = _position(text, error.position)
+        mark = text.count("\n", 0, error.position) + 1, 1
         what = f"the character U+{error.character:04X} is not allowed in YAML"
     except yaml.MarkedYAMLError as error:
         mark, what = _explain_syntax(error)
+    except RecursionError:
+        mark, what = (1, 1), f"nested deeper than {MAX_DEPTH} levels"
     raise RecipeError([str(Problem.at(Place(source, order, mark, mark), (), what))])
 
 
 class _Refused(yaml.MarkedYAMLError):
     """What YAML has and a recipe may not have."""
 
-    def __init__(self, where: Any, what: str):
-        super().__init__(problem=what, problem_mark=where.start_mark)
+    def __init__(self, node: yaml.Node, what: str):
+        super().__init__(problem=what, problem_mark=node.start_mark)
 
 
-class _Loader(yaml.BaseLoader):
-    """Composes nodes of text, lists and mappings; refuses everything else where it is written."""
-
-    level = values = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Return the next node; the key of a mapping has no `index`."""
-        event = self.peek_event()
-        is_key = isinstance(parent, yaml.MappingNode) and index is None
-        self.level += 1
-        self.values += not is_key
-        if what := self._refuse(event, is_key):
-            raise _Refused(event, what)
-        if not isinstance(event, yaml.AliasEvent):
-            self.anchors.pop(event.anchor, None)  # YAML 1.2 lets a name be used again
-        node = super().compose_node(parent, index)
-        self.level -= 1
-        return node
-
-    def _refuse(self, event: Any, is_key: bool) -> str | None:
-        if is_key and not isinstance(event, yaml.ScalarEvent):
-            return "the name of a setting must be a word"
-        if is_key and event.value == "<<" and event.style is None:
-            return "`<<` is not in YAML 1.2: repeat the settings"
-        if isinstance(event, yaml.AliasEvent):
-            name = event.anchor
-            if name not in self.anchors:
-                return f"no anchor &{name} above; text that begins with * needs quotes"
-            if self.anchors[name].end_mark is None:
-                return f"*{name} stands inside the value that it repeats"
-        elif event.tag is not None:
-            name = event.tag.replace("tag:yaml.org,2002:", "!!")
-            return f"the tag {name} is not allowed: a recipe is plain data"
-        return _check_limits(self.values, self.level)
-
-
-def _check_limits(values: int, level: int) -> str | None:
-    if values > MAX_VALUES:
-        return f"more than {MAX_VALUES:,} values (aliases written out)"
-    return f"nested deeper than {MAX_DEPTH} levels" if level > MAX_DEPTH else None
+def _convert(node: yaml.Node, path: Path, key: tuple[int, int], document: Document) -> Any:
+    """Return the value of `node` as plain data, aliases written out, and note all places in it."""
+    mark = _get_mark(node)
+    if len(document.places) > MAX_VALUES:
+        raise _Refused(node, f"more than {MAX_VALUES:,} values (aliases written out)")
+    if len(path) >= MAX_DEPTH:
+        raise _Refused(node, f"nested deeper than {MAX_DEPTH} levels")
+    if node.tag not in _TAGS:
+        name = node.tag.replace("tag:yaml.org,2002:", "!!")
+        raise _Refused(node, f"the tag {name} is not allowed: a recipe is plain data")
+    whole = document.places[()]
+    place = Place(whole.source, whole.order, key, mark)
+    document.places[path] = place
+    if isinstance(node, yaml.ScalarNode):
+        quoted = node.style is not None
+        document.places[path] = replace(place, text=node.value, quoted=quoted)
+        if "\0" in node.value:
+            what = "contains a NUL character, which no setting can have"
+            document.problems.append(Problem.at(place, path, what))
+        return node.value if quoted else parse_scalar(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        items = enumerate(node.value)
+        return [_convert(item, (*path, i), _get_mark(item), document) for i, item in items]
+    data: dict[str, Any] = {}
+    for setting, value in node.value:
+        name, mark = setting.value, _get_mark(setting)
+        if not isinstance(setting, yaml.ScalarNode):
+            raise _Refused(setting, "the name of a setting must be a word")
+        if name in data:
+            what = f"given twice, first in line {document.places[(*path, name)].key[0]}"
+            twice = Place(whole.source, whole.order, mark, mark)
+            document.problems.append(Problem.at(twice, (*path, name), what))
+            continue
+        data[name] = _convert(value, (*path, name), mark, document)
+    return data
 
 
-def _compose(text: str) -> yaml.Node | None:
-    """Return the root of the one document in `text`; None if there is nothing in it."""
-    loader = _Loader(text)
-    root = loader.get_node() if loader.check_node() else None
-    if loader.check_node():
-        raise _Refused(loader.peek_event(), "a second document: a recipe is one document")
-    return root
-
-
-class _Reading:
-    """From nodes to plain data, with the place of each value; aliases are written out."""
-
-    def __init__(self, document: Document, source: str, order: int):
-        self.document, self.source, self.order = document, source, order
-        self.values = 0
-
-    def convert(self, node: yaml.Node, path: Path, key: tuple[int, int]) -> Any:
-        """Return the value of `node`, and note the places of it and of all in it."""
-        mark = _get_mark(node)
-        self.values += 1
-        if what := _check_limits(self.values, len(path) + 1):
-            raise _Refused(node, what)
-        text, quoted = None, False
-        if isinstance(node, yaml.ScalarNode):
-            text, quoted = node.value, node.style is not None
-        self.document.places[path] = Place(self.source, self.order, key, mark, text, quoted)
-        if text is not None:
-            if "\0" in text:
-                what = "contains a NUL character, which no setting can have"
-                self.document.problems.append(Problem.at(self.document.places[path], path, what))
-            return text if quoted else parse_scalar(text)
-        if isinstance(node, yaml.SequenceNode):
-            return [
-                self.convert(item, (*path, i), _get_mark(item)) for i, item in enumerate(node.value)
-            ]
-        data: dict[str, Any] = {}
-        first: dict[str, int] = {}
-        for setting, value in node.value:
-            name, mark = setting.value, _get_mark(setting)
-            if name in data:
-                what = f"given twice, first in line {first[name]}"
-                place = Place(self.source, self.order, mark, mark)
-                self.document.problems.append(Problem.at(place, (*path, name), what))
-                continue
-            first[name] = mark[0]
-            data[name] = self.convert(value, (*path, name), mark)
-        return data
-
-
-def _get_mark(found: Any) -> tuple[int, int]:
-    """Return line and column, from 1, of an event or a node."""
-    return found.start_mark.line + 1, found.start_mark.column + 1
+def _get_mark(node: yaml.Node) -> tuple[int, int]:
+    """Return line and column of a node, from 1."""
+    return node.start_mark.line + 1, node.start_mark.column + 1
 
 
 def _explain_syntax(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:

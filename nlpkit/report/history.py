@@ -16,8 +16,8 @@ import numpy as np
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
-from nlpkit.recipe import flatten, yaml
-from nlpkit.recipe.places import dotted
+from nlpkit.recipe import yaml
+from nlpkit.recipe.places import dotted, flatten
 from nlpkit.train import state
 
 Record = dict[str, Any]  # a JSON object

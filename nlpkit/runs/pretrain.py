@@ -22,8 +22,8 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Progress, Step, Stream, steps
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError
-from nlpkit.recipe import Resolved, flatten
-from nlpkit.recipe.places import dotted, value_at
+from nlpkit.recipe import Resolved
+from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.runs import build, checks, fastest_precision, save
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.run import Data, ModelPart, Run, Training, from_first, token_characters

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.recipe import changed
+from nlpkit.recipe.known import find_changes
 from nlpkit.report import seeds
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
@@ -52,7 +52,7 @@ def test_eval_metrics_are_written_out_as_names_whatever_the_list_looks_like() ->
     assert flow.origin["eval.metrics.0"] == "r.yaml:8"
     assert block.origin["eval.metrics.1"] == "r.yaml:10"
     again = resolve(flow.to_yaml())
-    assert changed(flow.dump(), again.dump()) == changed(flow.dump(), block.dump()) == []
+    assert find_changes(flow.dump(), again.dump()) == find_changes(flow.dump(), block.dump()) == []
     validator().validate(flow.dump())
 
 
@@ -68,7 +68,7 @@ def test_eval_metrics_are_the_tasks_own_by_default(section: str) -> None:
 
 def test_eval_metrics_changed_are_named() -> None:
     one, two = (resolve(TASK, f"eval.metrics=[{names}]").dump() for names in ("mcc", "mcc,f1"))
-    assert changed(one, two) == ["eval.metrics.1"]
+    assert find_changes(one, two) == ["eval.metrics.1"]
 
 
 def test_eval_metrics_are_checked_without_torch() -> None:

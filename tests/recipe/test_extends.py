@@ -9,12 +9,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from nlpkit import cli, recipe
+from nlpkit import cli, completion, recipe
 from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.files import find_inputs
 from nlpkit.errors import FileError, RecipeError, UsageError
-from nlpkit.recipe import changed, load, packaged, yaml
+from nlpkit.recipe import load, yaml
+from nlpkit.recipe.known import find_changes
 from tests import _tiny
 from tests._schema import validator
 
@@ -188,7 +189,7 @@ def test_base_without_permission_is_an_error_of_the_disk(monkeypatch):
 def test_packaged_recipe_is_a_base_and_a_file_of_the_folder_comes_first():
     child = write("mine.yaml", "extends: cpm_ant\n")
     found, base = load(child).dump(), load("cpm_ant").dump()
-    assert changed(base, found) == []
+    assert find_changes(base, found) == []
     assert (found["name"], found["out"]) == ("mine", "runs/mine")
     write("cpm_ant", BASE)
     assert load(child).dump()["seed"] == 3
@@ -307,15 +308,11 @@ def test_recipes_lists_what_a_recipe_builds_on(capsys, monkeypatch):
 
 
 def test_completion_knows_the_settings_of_the_base_and_the_bases():
-    from nlpkit.completion.settings import list_offers
-
-    child = write("child.yaml", "extends: base.yaml\n")
-    assert ("model.num_buckets=" in dict(list_offers(child, [], "model."))) is True
-    assert "train.optimizer.ns_steps=" in dict(list_offers(child, [], "train.optimizer."))
-    values = [text for text, _ in list_offers(child, [], "extends=")]
-    assert values == [f"extends={name}" for name in packaged()]
+    child = {"recipe": write("child.yaml", "extends: base.yaml\n")}
+    assert "model.num_buckets=" in dict(completion._list_settings(child, "model."))
+    assert "train.optimizer.ns_steps=" in dict(completion._list_settings(child, "train.optimizer."))
     write("base.yaml", "extends: child.yaml\n")  # a circle: nothing is known, nothing is said
-    assert "model.num_buckets=" not in dict(list_offers(child, [], "model."))
+    assert "model.num_buckets=" not in dict(completion._list_settings(child, "model."))
 
 
 def test_run_has_a_recipe_of_its_own_and_resumes_after_the_base_has_changed(tmp_path):
@@ -333,7 +330,7 @@ def test_run_has_a_recipe_of_its_own_and_resumes_after_the_base_has_changed(tmp_
         changes.check_changes(directory, load(str(child), [f"out={out}"]), False)
     # The run's own recipe goes on as it began.
     assert changes.check_changes(directory, load(str(out / "recipe.yaml")), False) == []
-    assert changed(load(str(out / "recipe.yaml")).dump(), yaml.read(kept, "x").data) == []
+    assert find_changes(load(str(out / "recipe.yaml")).dump(), yaml.read(kept, "x").data) == []
 
 
 def test_recipe_that_extends_is_checked_without_torch():
