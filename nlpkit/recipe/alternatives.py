@@ -1,4 +1,4 @@
-"""Which families, kinds of attention and settings would fit: for messages and `recipes parts`."""
+"""Why parts of a recipe do not fit together, and which would: messages, and `recipes parts`."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -7,8 +7,11 @@ from typing import Any, Literal, get_args, get_origin
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.recipe.fit import missing_needs, name_kinds, trains, with_attention
+from nlpkit.recipe.fit import Misfit, load_class, members_of, missing_needs, with_attention
+from nlpkit.recipe.places import Path
+from nlpkit.recipe.sections import Objective as Section
 
 KINDS = "attention/kinds"
 
@@ -24,20 +27,89 @@ def fitting_kinds(config: ModelConfig, objectives: Sequence[type[Objective]]) ->
     ]
 
 
-def list_kinds(fitting: Sequence[str]) -> str:
-    return f"; kinds that fit: {', '.join(fitting)}" if fitting else ""
-
-
-def describe_needs(
-    lacking: Sequence[str], objective: type[Objective], family: str, config: ModelConfig
+def list_kinds(
+    config: ModelConfig, objectives: Sequence[type[Objective]], besides: str = ""
 ) -> str:
+    """Return a remark that names the kinds that fit; none if `besides` is one of them."""
+    fitting = fitting_kinds(config, objectives)
+    return f"; kinds that fit: {', '.join(fitting)}" if fitting and besides not in fitting else ""
+
+
+def describe_needs(name: str, path: Path, family: str, config: ModelConfig) -> Iterator[Misfit]:
+    """Yield why the objective at `path` does not train the family.
+
+    At the recipe's kinds of attention, if others would be enough.
+    """
+    made = load_class(name)
+    lacking = missing_needs(made, config)
+    if not lacking:
+        yield path, f"{name} reads text, and family {family} has no vocabulary"
+        return
     wanted = [f"{n} ({CAPABILITIES[n]})" if n in CAPABILITIES else f"model.{n}" for n in lacking]
-    how = f" with attention {name_kinds(config)}" if config.attention else ""
-    remark = suggest(objective, config)
-    for name, value in _other_settings(objective, config):
-        how += f" with {name} {json.dumps(getattr(config, name))}"
-        remark = f"; with {name} {json.dumps(value)} it does"
-    return f"{', '.join(wanted)}, which family {family}{how} does not have{remark}"
+    needs = f"{name} needs {', '.join(wanted)}"
+    if not missing_needs(made, config.model_copy(update={"attention": ()})):
+        for number, choice in enumerate(config.attention):
+            if missing_needs(made, with_attention(config, (choice,))):
+                layer: Path = ("layers", number) if len(config.attention) > 1 else ()
+                what = f"{choice.kind} is {config.kinds[number].visibility}, and {needs}"
+                yield ("attention", *layer, "kind"), what + list_kinds(config, [made])
+        return
+    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
+    how = f" with attention {kinds}" if kinds else ""
+    remark = suggest(made, config)
+    for setting, value in _other_settings(made, config):
+        how += f" with {setting} {json.dumps(getattr(config, setting))}"
+        remark = f"; with {setting} {json.dumps(value)} it does"
+    yield path, f"{needs}, which family {family}{how} does not have{remark}"
+
+
+def check_tokenizers(
+    objectives: Sequence[Section], family: str, config: ModelConfig
+) -> Iterator[Misfit]:
+    """Yield why sources and targets cannot have a tokenizer each."""
+    path: Path = ("tokenizer", "source")
+    setting = "source_vocab_size"
+    if setting not in type(config).model_fields:
+        names = registry.names("models")
+        known = [n for n in names if setting in registry.load("models", n).Config.model_fields]
+        yield (
+            path,
+            f"family {family} has one vocabulary for sources and targets; families with "
+            f"two: {', '.join(known)}",
+        )
+    single = [o.name for o in objectives if not load_class(o.name).two_tokenizers]
+    if single:
+        known = [n for n in registry.names("objectives") if load_class(n).two_tokenizers]
+        yield path, f"objective {single[0]} takes one tokenizer; these take two: {', '.join(known)}"
+
+
+def check_members(
+    members: Sequence[Any], at: Path, family: str, config: ModelConfig
+) -> Iterator[Misfit]:
+    """Yield the members that cannot be mixed or cannot train the model."""
+    from nlpkit.objectives.several.members import difference
+
+    first = members[0]
+    for number, member in enumerate(members):
+        made, what = member.objective, ""
+        path = (*at, number, "name")
+        if members_of(member):
+            what = f"{member.name} is a mixture itself; name its members here"
+        elif issubclass(made, Task) or not made.reads_text:
+            what = f"{member.name} does not learn from running text, as the members of a mixture do"
+        elif missing_needs(made, config) or not config.has_vocabulary:
+            yield from describe_needs(member.name, path, family, config)
+        elif differs := difference(first.objective, made):
+            what = f"{first.label} and {member.label} {differs}"
+        if what:
+            yield path, what
+
+
+def _trains(objective: type[Objective], config: ModelConfig) -> bool:
+    """Return whether an objective alone trains a model with these settings."""
+    if missing_needs(objective, config) or objective.reads_text != config.has_vocabulary:
+        return False
+    return {*config.inputs} <= {*objective.inputs}
 
 
 def families_for(objective: type[Objective]) -> list[str]:
@@ -45,7 +117,7 @@ def families_for(objective: type[Objective]) -> list[str]:
     return [
         name
         for name in registry.names("models")
-        if trains(objective, registry.load("models", name).Config())
+        if _trains(objective, registry.load("models", name).Config())
     ]
 
 
@@ -60,9 +132,9 @@ def families_with_setting(objective: type[Objective]) -> dict[str, list[str]]:
         settings = [
             f"attention.kind={kind}"
             for kind in fitting_kinds(config, [objective])
-            if trains(objective, with_attention(config, (AttentionChoice.of(kind),)))
+            if _trains(objective, with_attention(config, (AttentionChoice.of(kind),)))
         ] or [f"model.{name}={value}" for name, value in _other_settings(objective, config)]
-        if settings and not trains(objective, config):
+        if settings and not _trains(objective, config):
             found[name] = settings
     return found
 
@@ -73,7 +145,7 @@ def _other_settings(objective: type[Objective], config: ModelConfig) -> Iterator
         field = type(config).model_fields[name]
         others = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
         for value in (field.default, *others):
-            if trains(objective, config.model_copy(update={name: value})):
+            if _trains(objective, config.model_copy(update={name: value})):
                 yield name, value
                 break
 

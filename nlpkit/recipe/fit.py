@@ -11,7 +11,7 @@ from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.contracts.task import Task
-from nlpkit.models.config import CAPABILITIES, ModelConfig
+from nlpkit.models.config import ModelConfig
 from nlpkit.part import Part
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
@@ -24,7 +24,11 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
-    found = [*_check_model(recipe)] or [*_check_metrics(recipe)]
+    found = [*_check_model(recipe)]
+    name = recipe.objective[0].name
+    if recipe.eval.metrics and not found and not issubclass(load_class(name), Task):
+        what = f"objective {name} is trained on running text, which has no answers to score; "
+        found.append((("eval", "metrics"), what + "remove the setting"))
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 
@@ -46,17 +50,9 @@ def _check_model(recipe: "Recipe") -> Iterator[Misfit]:
         found = [*check_objectives(recipe.objective, family, config)]
     yield from found
     if recipe.tokenizer is not None and recipe.tokenizer.sides is not None:
+        from nlpkit.recipe.alternatives import check_tokenizers
+
         yield from check_tokenizers(recipe.objective, family, config)
-
-
-def _check_metrics(recipe: "Recipe") -> Iterator[Misfit]:
-    name = recipe.objective[0].name
-    if recipe.eval.metrics and not issubclass(load_class(name), Task):
-        yield (
-            ("eval", "metrics"),
-            f"objective {name} is trained on running text, which has no answers to score; remove "
-            "the setting",
-        )
 
 
 def with_attention(config: ModelConfig, choices: tuple[AttentionChoice, ...]) -> ModelConfig:
@@ -71,42 +67,13 @@ def check_attention(
     for number, choice in enumerate(section.choices):
         if reason := config.refuses_attention(choice):
             path: Path = ("attention", "layers", number) if section.layers else ("attention",)
-            from nlpkit.recipe.alternatives import fitting_kinds, list_kinds
+            from nlpkit.recipe.alternatives import list_kinds
 
-            fitting = fitting_kinds(config, classes(objectives))
             # If the kind is among them, its settings do not fit, and the reason says which.
-            others = "" if choice.kind in fitting else list_kinds(fitting)
+            others = list_kinds(config, classes(objectives), besides=choice.kind)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}{others}"
     if section.backend != "auto" and not config.kinds:
         yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
-    own = [c.kind for c in section.choices or config.kinds if c.is_custom]
-    if own and section.backend != "auto":
-        yield (
-            ("attention", "backend"),
-            f"kind {own[0]} has its own computation and takes no backend; set it to auto",
-        )
-
-
-def check_tokenizers(
-    objectives: Sequence[Objective], family: str, config: ModelConfig
-) -> Iterator[Misfit]:
-    """Yield why sources and targets cannot have a tokenizer each."""
-    path: Path = ("tokenizer", "source")
-    if not hasattr(config, "source_vocab_size"):
-        known = [n for n in registry.names("models") if _has_two_vocabularies(n)]
-        yield (
-            path,
-            f"family {family} has one vocabulary for sources and targets; families with "
-            f"two: {', '.join(known)}",
-        )
-    single = [o.name for o in objectives if not load_class(o.name).two_tokenizers]
-    if single:
-        known = [n for n in registry.names("objectives") if load_class(n).two_tokenizers]
-        yield path, f"objective {single[0]} takes one tokenizer; these take two: {', '.join(known)}"
-
-
-def _has_two_vocabularies(family: str) -> bool:
-    return "source_vocab_size" in registry.load("models", family).Config.model_fields
 
 
 def check_objectives(
@@ -116,109 +83,43 @@ def check_objectives(
     owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
     for number, section in enumerate(objectives):
         at: Path = ("objective", number) if len(objectives) > 1 else ("objective",)
-        made = load_class(section.name)
+        name, made = section.name, load_class(section.name)
+        what = ""
         if number and not made.composable:
-            what = (
-                f"{section.name} makes whole examples and cannot follow {objectives[0].name}; "
-                "name it first, or alone"
-            )
+            what = f"{name} makes whole examples and cannot follow {objectives[0].name}; "
+            what += "name it first, or alone"
         elif twice := [part for part in made.parts if part in owners]:
-            what = (
-                f"{section.name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
-                "remove one of them"
-            )
-        elif kinds := _check_kinds(section.name, made, config):
-            yield from kinds
-            what = ""
-        else:
-            what = _check_needs(section.name, made, family, config)
-            what = what or ("" if number else _check_inputs(objectives, family, config))
-            what = what or _check_summary(section.name, made, config)
+            what = f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
+            what += "remove one of them"
+        elif missing_needs(made, config) or (made.reads_text and not config.has_vocabulary):
+            from nlpkit.recipe.alternatives import describe_needs
+
+            yield from describe_needs(name, (*at, "name"), family, config)
+        elif not number and (lacking := _find_unread(objectives, config)):
+            from nlpkit.recipe.alternatives import suggest
+
+            what = f"{name} {lacking[0]}, and family {family} {lacking[1]}{suggest(made, config)}"
+        elif made.reads_summary and config.summary_first and config.causal:
+            (default,) = {choice.kind for choice in config.default_attention}
+            what = f"{name} reads the state of the first token, which sees no other token with "
+            what += f"attention {config.attention[0].kind}; set attention: {{kind: {default}}}"
+        elif members := members_of(section):
+            from nlpkit.recipe.alternatives import check_members
+
+            yield from check_members(members, (*at, "of"), family, config)
         if what:
             yield (*at, "name"), what
-        elif members := members_of(section):
-            for of, problem in _check_members(members, family, config):
-                yield (*at, "of", of, "name"), problem
-        owners |= dict.fromkeys(made.parts, section.name)
+        owners |= dict.fromkeys(made.parts, name)
 
 
-def _check_needs(
-    name: str, objective: type[ObjectiveClass], family: str, config: ModelConfig
-) -> str:
-    if lacking := missing_needs(objective, config):
-        from nlpkit.recipe.alternatives import describe_needs
-
-        return f"{name} needs {describe_needs(lacking, objective, family, config)}"
-    if objective.reads_text and not config.has_vocabulary:
-        return f"{name} reads text, and family {family} has no vocabulary"
-    return ""
-
-
-def _check_inputs(objectives: Sequence[Objective], family: str, config: ModelConfig) -> str:
-    """Return which inputs of the model nothing gives."""
-    name = objectives[0].name
-    given = {field for made in classes(objectives) for field in made.inputs}
+def _find_unread(objectives: Sequence[Objective], config: ModelConfig) -> tuple[str, str] | None:
+    """Return what the objectives do not give and the family needs; None if nothing."""
+    given = {name for made in classes(objectives) for name in made.inputs}
     if config.has_vocabulary and not reads_text(objectives):
-        what = f"{name} reads no text, and family {family} has a vocabulary"
-    elif unread := [field for field in config.inputs if field not in given]:
-        what = f"{name} does not give {', '.join(unread)}, which family {family} reads"
-    else:
-        return ""
-    from nlpkit.recipe.alternatives import suggest
-
-    return what + suggest(load_class(name), config)
-
-
-def _check_summary(name: str, objective: type[ObjectiveClass], config: ModelConfig) -> str:
-    if not (objective.reads_summary and config.summary_first and config.causal):
-        return ""
-    (default,) = {choice.kind for choice in config.default_attention}
-    return (
-        f"{name} reads the state of the first token, which sees no other token with attention "
-        f"{name_kinds(config)}; set attention: {{kind: {default}}}"
-    )
-
-
-def _check_kinds(name: str, objective: type[ObjectiveClass], config: ModelConfig) -> list[Misfit]:
-    """Return the recipe's kinds of attention with which the objective does not train the family.
-
-    Empty if other kinds would not be enough.
-    """
-    if missing_needs(objective, config.model_copy(update={"attention": ()})):
-        return []
-    found: list[Misfit] = []
-    for number, choice in enumerate(config.attention):
-        if lacking := missing_needs(objective, with_attention(config, (choice,))):
-            from nlpkit.recipe.alternatives import fitting_kinds, list_kinds
-
-            layer: Path = ("layers", number) if len(config.attention) > 1 else ()
-            needed = ", ".join(f"{n} ({CAPABILITIES[n]})" for n in lacking if n in CAPABILITIES)
-            what = f"{choice.kind} is {config.kinds[number].visibility}, and {name} needs {needed}"
-            what += list_kinds(fitting_kinds(config, [objective]))
-            found.append((("attention", *layer, "kind"), what))
-    return found
-
-
-def _check_members(
-    members: Sequence[Any], family: str, config: ModelConfig
-) -> Iterator[tuple[int, str]]:
-    """Yield the members that cannot be mixed or cannot train the model."""
-    from nlpkit.objectives.several.members import difference
-
-    first = members[0]
-    for number, member in enumerate(members):
-        made = member.objective
-        if members_of(member):
-            yield number, f"{member.name} is a mixture itself; name its members here"
-        elif issubclass(made, Task) or not made.reads_text:
-            yield (
-                number,
-                f"{member.name} does not learn from running text, as the members of a mixture do",
-            )
-        elif what := _check_needs(member.name, made, family, config):
-            yield number, what
-        elif what := difference(first.objective, made):
-            yield number, f"{first.label} and {member.label} {what}"
+        return "reads no text", "has a vocabulary"
+    if unread := ", ".join(name for name in config.inputs if name not in given):
+        return f"does not give {unread}", "reads them"
+    return None
 
 
 def load_class(name: str) -> type[ObjectiveClass]:
@@ -264,14 +165,3 @@ def missing_needs(objective: type[ObjectiveClass], config: ModelConfig) -> list[
     if objective.predicts_text and "generator" not in objective.needs:
         lacking += [] if getattr(config, "predicts_tokens", True) else ["predicts_tokens"]
     return lacking
-
-
-def trains(objective: type[ObjectiveClass], config: ModelConfig) -> bool:
-    """Return whether an objective alone trains a model with these settings."""
-    if missing_needs(objective, config) or objective.reads_text != config.has_vocabulary:
-        return False
-    return {*config.inputs} <= {*objective.inputs}
-
-
-def name_kinds(config: ModelConfig) -> str:
-    return ", ".join(dict.fromkeys(choice.kind for choice in config.attention))

@@ -8,7 +8,8 @@ from nlpkit import registry
 from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
-from nlpkit.recipe import Resolved, fit, sections
+from nlpkit.recipe import Resolved, sections
+from nlpkit.recipe.alternatives import check_tokenizers
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
@@ -55,7 +56,7 @@ def set_source_vocabulary(resolved: Resolved, part: ModelPart, tokenizer: Tokeni
         )
     if size is None and old is None:
         return
-    for _, what in fit.check_tokenizers(resolved.recipe.objective, part.family, part.config):
+    for _, what in check_tokenizers(resolved.recipe.objective, part.family, part.config):
         raise UsageError(f"tokenizer: {what}")
     part.config = part.config.model_copy(update={"source_vocab_size": size})
 

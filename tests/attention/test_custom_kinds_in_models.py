@@ -199,11 +199,6 @@ def test_encoder_trains_with_the_bidirectional_form(kind: str, tmp_path: Path) -
             r"dropout, and model\.attention_dropout is 0\.1; set that to 0\.0",
         ),
         (GPT2, "{kind: aft, form: loca}", r"7:\d+: attention\.form: expected one of full, local"),
-        (
-            GPT2,
-            "{kind: linear, backend: sdpa}",
-            "kind linear has its own computation and takes no backend",
-        ),
         (GPT2, "{kind: memory_compressed, stride: 1}", r"7:\d+: attention\.stride: must be"),
     ],
 )
