@@ -10,7 +10,7 @@ import errno
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from nlpkit import registry
@@ -25,6 +25,8 @@ _NO_MEMORY = (
     "std::bad_alloc",
     os.strerror(errno.ENOMEM),
 )
+# Errors of writing; those of files have a name.
+_OF_STREAMS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT)
 _SHOWN_PROBLEMS = 50  # of a recipe
 _OUT_OF_MEMORY = (
     "out of memory: lower train.tokens_per_batch (a step stays the same, only in more parts), then "
@@ -139,7 +141,9 @@ def _system_error(error: OSError, shown: bool) -> int:
     if error.errno == errno.ENOMEM:
         return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, False)
     what = (error.strerror or str(error)).lower()
-    where = f"{error.filename}: " if error.filename is not None else ""
+    name = "stdout" if error.errno in _OF_STREAMS else None
+    name = name if error.filename is None else error.filename
+    where = f"{name}: " if name is not None else ""
     if isinstance(error, FileNotFoundError) and not registry.working_directory():
         where, what = "", "the working directory has been removed; change to another one"
     return _say(f"{where}{what}", FileError.exit_code, shown)
@@ -166,31 +170,12 @@ def _utf8(stream: Any) -> None:
         stream.reconfigure(encoding="utf-8", errors="backslashreplace")
 
 
-def _name_in_errors(stream: TextIO, name: str) -> None:
-    """Make errors of a standard stream, such as of a full disk, name it, whoever prints."""
-    for method in ("write", "flush"):
-        setattr(stream, method, _add_name(getattr(stream, method), name))
-
-
-def _add_name(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    def named(*arguments: Any) -> Any:
-        try:
-            return method(*arguments)
-        except OSError as error:
-            error.filename = name
-            raise
-
-    return named
-
-
 def _open_closed_streams() -> None:
     """Give closed standard streams their numbers, or the next file opened would get them."""
-    for number in range(3):
-        try:
-            os.fstat(number)
-        except OSError:
-            # For reading: what is written there fails, as it would on a closed one.
-            os.open(os.devnull, os.O_RDONLY)
+    # For reading: what is written there fails, as it would on a closed one.
+    while (number := os.open(os.devnull, os.O_RDONLY)) < 3:
+        pass
+    os.close(number)
     # Python has none for a closed one, and prints on stdout what is for stderr.
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -204,7 +189,6 @@ def main() -> None:
     _open_closed_streams()
     _utf8(sys.stdout)
     _utf8(sys.stderr)
-    _name_in_errors(sys.stdout, "stdout")
     code = _complete() if "_NLPKIT_COMPLETE" in os.environ else run(sys.argv[1:])
     try:
         sys.stdout.flush()

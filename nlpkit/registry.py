@@ -45,7 +45,6 @@ def about(folder: str, name: str) -> str:
 
 
 def _source(folder: str, name: str) -> str:
-    """Return the path of the file that holds a part, empty if there is none."""
     path = os.path.join(_ROOT, folder, name)
     files = (f"{path}.py", os.path.join(path, "__init__.py"))
     return next((file for file in files if os.path.isfile(file)), "")

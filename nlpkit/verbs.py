@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from nlpkit import __version__, registry
-from nlpkit.commands._command import Verb, Verbs
 from nlpkit.errors import UsageError
+from nlpkit.help_page import HELP_ROW, format_page
 
 _ABOUT = """Pretrain and fine-tune classic language models from one YAML recipe.
 
@@ -87,6 +88,47 @@ def _all_verbs(version: Version = False, install: Install = False, show: Show = 
     pass
 
 
+class Verb(TyperCommand):
+    """One verb."""
+
+    # The class of `ctx` is typer's or click's, which depends on the version of typer.
+    def get_help(self, ctx: Any) -> str:
+        """Return the page of help."""
+        return _page(self, ctx, {})
+
+
+class Verbs(TyperGroup):
+    """A group of verbs."""
+
+    def get_help(self, ctx: Any) -> str:
+        """Return the page of help, with a line for each verb."""
+        rows = [(name, _first_line(verb.help)) for name, verb in self.commands.items()]
+        return _page(self, ctx, {"Commands": rows})
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").partition("\n\n")[0].replace("\n", " ").removesuffix(".")
+
+
+def _page(command: TyperCommand | TyperGroup, ctx: Any, more: dict[str, Any]) -> str:
+    usage = [ctx.command_path, "[OPTIONS]", *(["COMMAND", "..."] if more else [])]
+    rows: dict[str, list[tuple[str, str]]] = {"argument": [], "option": []}
+    for parameter in command.get_params(ctx):
+        record = parameter.get_help_record(ctx)
+        if record is None:  # hidden
+            continue
+        name, text = record
+        if parameter.param_type_name == "argument":
+            # typer's own text differs between versions.
+            name = str(parameter.metavar)
+            usage.append(name if parameter.required else f"[{name}]")
+            text = text.removesuffix("[required]").rstrip()
+        rows[parameter.param_type_name].append((name, text))
+    options = [row for row in rows["option"] if "--help" not in row[0]]
+    sections = {"Arguments": rows["argument"], **more, "Options": [*options, HELP_ROW]}
+    return format_page([" ".join(usage)], command.help or "", sections).rstrip("\n")
+
+
 def build(names: Sequence[str] = ()) -> typer.Typer:
     """Return the command line with a command (or group of commands) for each verb, or for some."""
     app = typer.Typer(
@@ -129,7 +171,6 @@ def _hand_over(main: Callable[[list[str]], None]) -> Callable[[typer.Context], N
 
 
 def _describe_error(error: Any) -> str:
-    """Return in one line what click says of a wrong command line."""
     message = error.format_message().replace("Value error, ", "").rstrip(".")
     context = error.ctx
     if context is None:

@@ -208,7 +208,6 @@ def _name_grid(problem: str, axes: Mapping[str, object]) -> str:
 
 
 def _build_arguments(asked: Sweep, sets: Sequence[str], out: str) -> list[str]:
-    """Return the command line of one run."""
     common, options, words = asked.common, asked.options, list(asked.words)
     values = {"--budget": common.budget, "--device": common.device, "--resume": common.resume}
     if options.max_time is not None and options.print_runs:

@@ -1,10 +1,11 @@
 """Lists the parts for `nlpkit recipes parts`, and which objective trains which family."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
 from nlpkit import registry
-from nlpkit.commands import _kinds
+from nlpkit.attention.choice import AttentionChoice
 
 # The name of a list, also with --json, and the folder of its parts.
 _LISTS = {
@@ -16,6 +17,22 @@ _LISTS = {
     "scores": "score/metrics",
 }
 
+_TOKENS = 8192
+_HEAD = (
+    "kind",
+    "who sees whom",
+    "cost of N tokens",
+    "sees",
+    "learned",
+    "source",
+)
+_PAPER = re.compile(r"((?:\w+ and )?[A-Z][\w-]+(?: et al\.)? \d{4})")
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
+_SEES = {
+    "causal": "the left",
+    "prefix": "the context, and the left",
+    "bidirectional": "both sides",
+}
 MARKED = (
     "(yes): with another kind of attention than the family's own, `attention: {kind: …}`, "
     "or another setting"
@@ -96,7 +113,7 @@ def collect() -> dict[str, Any]:
     return {
         "objectives": list_families(),
         "with_other_setting": list_other_settings(),
-        "kinds": _kinds.describe_kinds(),
+        "kinds": describe_kinds(),
         **list_parts(),
     }
 
@@ -109,5 +126,41 @@ def format_text(found: dict[str, Any]) -> str:
         rows = [f"- `{name}`: {about}" for name, about in parts.items()]
         blocks.append("\n".join([f"{title.capitalize().replace('_', ' ')}:", "", *rows]))
     blocks.append("Attention, kind by kind:")
-    blocks.append(_kinds.format_table())
+    blocks.append(_format_kinds())
     return "\n\n".join(blocks)
+
+
+def describe_kinds() -> list[dict[str, str]]:
+    """Return what the table says of each kind, by the names of its columns."""
+    names = registry.names("attention/kinds")
+    return [dict(zip(_HEAD, _describe_kind(name), strict=True)) for name in names]
+
+
+def _format_kinds() -> str:
+    """Return the table in Markdown."""
+    cells = [_HEAD, ["---"] * len(_HEAD), *(row.values() for row in describe_kinds())]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _describe_kind(name: str) -> tuple[str, ...]:
+    # Settings that the model decides.
+    choice = AttentionChoice.of(name).with_defaults("causal", _TOKENS)
+    kind, config = choice.module, choice.config
+    text = " ".join((getattr(kind, "__doc__", None) or "").split())
+    paper, number = _PAPER.search(text), _ARXIV.search(text)
+    link = f"[{number[1]}](https://arxiv.org/abs/{number[1]})" if number else ""
+    source = ", ".join(filter(None, [paper[1] if paper else "", link]))
+    # Without the source, which has a column of its own.
+    about = re.sub(r" \([^()]*\d{4}[^()]*\)", "", registry.about("attention/kinds", name))
+    learned = [
+        f"`{tensor}`{', one for all layers' if one.shared else ''}"
+        for tensor, one in kind.tensors(config, 8, 64).items()
+    ]
+    sees = _SEES[choice.visibility]
+    if "causal" in kind.Config.model_fields:
+        sees = "the left or both sides (`causal`)"
+    cost = kind.COST.replace("^2", "²").replace(" * ", " · ")
+    return (
+        f"`{name}`", about.rstrip("."), cost, sees,
+        "; ".join(learned) or "nothing", source or "no paper",
+    )  # fmt: skip

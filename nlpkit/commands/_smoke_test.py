@@ -158,7 +158,6 @@ def _copy(file: TextFile, folder: Path, rows: int) -> str:
 
 
 def _first_lines(file: TextFile, rows: int) -> Iterator[bytes]:
-    """Yield the lines of the first rows, at least one."""
     size = quotes = 0
     with open_bytes(file) as source:
         for number, line in enumerate(source):
@@ -171,7 +170,6 @@ def _first_lines(file: TextFile, rows: int) -> Iterator[bytes]:
 
 
 def _run(small: "Resolved", device: str, log: Log, stop: "StopFlag") -> tuple[str, dict[str, Any]]:
-    """Train; open the checkpoint, evaluate it and generate with it; return what was done."""
     from nlpkit.checkpoints.run_directory import RunDirectory
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import held_out

@@ -78,7 +78,6 @@ def _check_options(asked: Sweep) -> None:
 
 
 def _check_folder(root: Path, axes: Axes, runs: Sequence[GridRun]) -> None:
-    """Raise `UsageError` if the folder is a run, or holds runs of another grid."""
     from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
     from nlpkit.recipe import load
     from nlpkit.recipe.known import find_changes
@@ -223,7 +222,6 @@ def _end_with_parent() -> None:
 
 
 def _describe_failures(failed: dict[str, int], count: int) -> str:
-    """Return which runs failed, and how."""
     meanings = {5: "diverged", 7: "not enough memory", 75: "in use", _KILLED: "killed"}
     named = [
         f"{name} ({meanings.get(code, f'exit code {code}')})"
@@ -237,7 +235,6 @@ def _describe_failures(failed: dict[str, int], count: int) -> str:
 
 
 def _print_result(common: Common, axes: Axes, root: Path, runs: Sequence[GridRun]) -> None:
-    """Print the figures of finished runs: of seeds their mean, median and deviation."""
     from nlpkit import report as reports
     from nlpkit.report import seeds
     from nlpkit.report import sweep as report

@@ -5,8 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.commands._decoding import decoding_settings
-from nlpkit.commands._options import Checkpoint, Common, option, shared
+from nlpkit.commands._options import Checkpoint, Common, decoding_settings, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 
@@ -133,7 +132,6 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
 
 
 def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Pictures) -> None:
-    """Raise `UsageError` for what this checkpoint cannot give."""
     if pictures.confusion is not None and not run.classes:
         raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")
     if common.predictions is not None and not run.is_task:
@@ -160,7 +158,6 @@ def _open(path: Path, common: Common, log: "Log", check: Callable[[], None]) -> 
 
 
 def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "Log") -> "Settings":
-    """Return how answers are generated; warn of options without effect."""
     from nlpkit.contracts.abilities import Continues
     from nlpkit.contracts.task import Task
 
@@ -177,7 +174,6 @@ def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "L
 
 
 def _print(results: list[dict[str, Any]], seeds: list[int], common: Common) -> None:
-    """Print the figures; of several seeds, their mean, median and deviation."""
     from nlpkit.evaluate.held_out import format_table, select_values
 
     if not seeds:

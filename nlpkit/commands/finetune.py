@@ -102,7 +102,6 @@ def _build_section(resolved: "Resolved", family: str) -> str:
 
 
 def _choose_lora_settings(resolved: "Resolved") -> list[str]:
-    """Return the settings that `--lora` adds to the recipe."""
     recipe, origin = resolved.recipe, resolved.origin
     sets = [f"out={json.dumps(recipe.out + '-lora')}"]
     if recipe.lora is None:
@@ -115,7 +114,6 @@ def _choose_lora_settings(resolved: "Resolved") -> list[str]:
 
 
 def _check_start(resolved: "Resolved") -> None:
-    """Raise `FileError` with a hint if the checkpoint of `init_from` is missing."""
     from nlpkit import recipe as recipes
 
     named = resolved.recipe.init_from

@@ -2,11 +2,10 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
-from nlpkit.commands._decoding import Decoding
-from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
+from nlpkit.commands._options import Checkpoint, Common, argument, decoding_settings, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 
@@ -21,6 +20,45 @@ _KEY = "input"  # of a line of jsonl
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 File = Annotated[str, argument("FILE|-", "one input per line; - is stdin")]
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """The options of `generate.settings.Settings`, which checks them."""
+
+    max_new_tokens: int | None = option(
+        "--max-new-tokens N", "default: 128, or half of what the model takes if less"
+    )
+    min_new_tokens: int = option("--min-new-tokens N", "an output has at least N tokens", default=0)
+    beam: int = option("--beam N", "beam search with N beams", default=1)
+    nbest: int = option(
+        "--nbest N", "N outputs for each input, the best first, with tabs between", default=1
+    )
+    length_penalty: float = option(
+        "--length-penalty X", "rank beams by log-probability / length ** X", default=1.0
+    )
+    temperature: float | None = option("--temperature X", "sample, with the logits divided by X")
+    top_k: int | None = option("--top-k K", "sample from the K likeliest tokens")
+    top_p: float | None = option(
+        "--top-p P", "sample from the likeliest tokens whose probabilities sum to P"
+    )
+    repetition_penalty: float = option(
+        "--repetition-penalty X", "above 1: repeat less, as in CTRL", default=1.0
+    )
+    repetition_window: int | None = option(
+        "--repetition-window N", "the penalty counts the last N tokens; default all"
+    )
+    seed: int = option("--seed N", "seed of sampling", default=0)
+    stop: list[str] | None = option("--stop TEXT", "an output ends before TEXT; repeatable")
+    blank: str = option(
+        "--blank TEXT",
+        "CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
+        default="<blank>",
+    )
+
+    def settings(self) -> "Settings":
+        """Return the settings; raise `UsageError` with the names of wrong options."""
+        return decoding_settings(**asdict(self) | {"stop": self.stop or []})
 
 
 @dataclass(frozen=True)
@@ -82,7 +120,6 @@ def command(
 
 
 def _open_inputs(file: str, key: str | None) -> "Inputs":
-    """Return the lines of a file, or of stdin."""
     from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
 
@@ -94,7 +131,6 @@ def _open_inputs(file: str, key: str | None) -> "Inputs":
 
 
 def _print(written: "Written", echo: bool, settings: "Settings", common: Common) -> None:
-    """Print the line for one input."""
 
     def shown(output: "Output") -> str:
         # A text with filled blanks contains the input.
@@ -118,7 +154,6 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
 
 
 def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:
-    """Log the speed, and the numbers of inputs and tokens that were left out."""
     counts = writer.counts
     if not counts["inputs"]:
         return

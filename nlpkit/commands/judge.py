@@ -76,7 +76,6 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
 def _score(
     checkpoint: str, texts: Sequence["Sentence"], common: Common, log: "Log"
 ) -> tuple["Likelihood", "Scores"]:
-    """Return the opened model, and the log-probabilities of the texts."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate import pairs
     from nlpkit.evaluate.likelihood import Likelihood

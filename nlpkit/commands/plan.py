@@ -71,7 +71,6 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
 
 
 def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
-    """Print one line per figure, then one line per setting with its origin, in titled sections."""
     for section in _SECTIONS:
         if section in described:
             figures = _flatten({**described[section], "optimizer": {}}, section)

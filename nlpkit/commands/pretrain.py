@@ -163,7 +163,6 @@ def check_directory(resolved: "Resolved", common: Common, allow_change: bool) ->
 
 
 def _check(resolved: "Resolved", common: Common) -> None:
-    """Raise an error if a checkpoint, a tracker or the device is missing, before any work."""
     if common.resume not in ("auto", "never") and not Path(common.resume).exists():
         raise FileError(f"--resume {common.resume}: no such checkpoint")
     check_installed(resolved)

@@ -96,7 +96,6 @@ def _print_list(common: Common) -> None:
 
 
 def _describe(name: str, text: str) -> dict[str, str]:
-    """Return the name, the first comment line, and the text of the comment `takes:`."""
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
     comments = [line for line in comments if line and not line.startswith("yaml-language-server")]
     takes = [line[6:].strip() for line in comments if line.startswith("takes:")]

@@ -141,7 +141,6 @@ def _to_json(
 
 
 def _describe(found: Mapping[str, Any]) -> str:
-    """Return a difference in words."""
     (one, other), (few, more) = found["means"], found["seeds"]
     head = (
         f"{found['figure']}: {found['first']} {one:.4f} ({few} seeds), "

@@ -5,8 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.commands._decoding import decoding_settings
-from nlpkit.commands._options import Checkpoint, Common, RecipeName, option, shared
+from nlpkit.commands._options import (
+    Checkpoint,
+    Common,
+    RecipeName,
+    decoding_settings,
+    option,
+    shared,
+)
 from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +70,6 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
 def _score(
     checkpoint: str, rows: "Rows", metrics: Sequence[str], asked: ShotOptions, common: Common
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the figures of each seed, and the answers with the last one."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
     from nlpkit.runs.open_checkpoint import open_checkpoint
@@ -98,7 +103,6 @@ def _score(
 
 
 def _print(results: list[dict[str, Any]], prompt: dict[str, Any], common: Common) -> None:
-    """Print the figures; of several seeds, their mean, median and deviation."""
     from nlpkit.evaluate.held_out import format_table
     from nlpkit.report import seeds
 
@@ -112,7 +116,6 @@ def _print(results: list[dict[str, Any]], prompt: dict[str, Any], common: Common
 
 
 def _build_prompt(rows: "Rows", shots: int) -> dict[str, Any]:
-    """Return the first row's prompt as it is given to the model, and its answers."""
     row = rows.rows[0]
     return {
         "text": rows.write_prompt(rows.draw_examples(shots, rows.seed, 0), row),
@@ -123,7 +126,6 @@ def _build_prompt(rows: "Rows", shots: int) -> dict[str, Any]:
 
 
 def _show(rows: "Rows", shots: int, common: Common) -> None:
-    """Print the first row's prompt, and its answers, the right one marked."""
     shown = _build_prompt(rows, shots)
     answers = shown["answers"] or [shown["right"]]
     lines = [f"{'*' if each == shown['right'] else ' '} {each!r}" for each in answers]

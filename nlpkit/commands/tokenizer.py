@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlpkit.commands._command import Verb
 from nlpkit.commands._options import Common, RecipeName, argument, option, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
+from nlpkit.verbs import Verb
 
 if TYPE_CHECKING:
     from nlpkit.contracts.tokenizer import Tokenizer

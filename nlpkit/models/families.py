@@ -6,10 +6,10 @@ Only `load_model` imports torch.
 from typing import Protocol, cast
 
 from nlpkit import registry
+from nlpkit.config import part_config
 from nlpkit.contracts import model
 from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.models.config import ModelConfig
-from nlpkit.part import part_config
 
 
 class Family(model.Family, Protocol):

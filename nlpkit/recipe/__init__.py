@@ -7,7 +7,7 @@ with its place in the file. What a recipe does not ask for, such as `extends`, i
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,10 +16,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlpkit import registry
+from nlpkit.config import FrozenConfig, Part
+from nlpkit.contracts.abilities import Continues
+from nlpkit.contracts.task import Task
 from nlpkit.errors import FileError, RecipeError, UsageError
-from nlpkit.recipe import fit, sections, unused, yaml
+from nlpkit.recipe import fit, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, dotted, show_path
+from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.settings import Recipe
 
 _PACKAGE = Path(__file__).parent.parent
@@ -108,8 +112,7 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         raise _refusal(mistakes + found) from error
     if mistakes := mistakes + fit.check(recipe, document):
         raise _refusal(mistakes)
-    warnings = tuple(unused.list_warnings(recipe, document))
-    return Resolved(recipe, base, document, warnings)
+    return Resolved(recipe, base, document, _list_warnings(recipe, document))
 
 
 def _refusal(mistakes: list[Problem]) -> RecipeError:
@@ -146,6 +149,38 @@ def read(raw: bytes, source: str, may_be_empty: bool = False) -> Document:
         kind = "a list" if isinstance(document.data, list) else "a single value"
         raise RecipeError([f"{source}:1:1: expected settings (`key: value`), got {kind}"])
     return document
+
+
+def _list_warnings(recipe: Recipe, document: Document) -> tuple[str, ...]:
+    """Return a line for each setting that is not its default and has no effect.
+
+    They are not refused: a recipe may build on another one that says them.
+    """
+    found = []
+    made = fit.classes(recipe.objective)
+    writes = any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
+    for path, config in _walk((), recipe):
+        reasons = dict(config.without_effect())
+        if path == ("eval",) and not writes:
+            names = ", ".join(section.name for section in recipe.objective)
+            why = f"with objective {names}, which generates no answers"
+            reasons = dict.fromkeys(("beam", "length_penalty"), why)
+        for name in [name for name in reasons if not config.is_default(name)]:
+            at = (*path, name)
+            found.append(Problem.at(document.place(at), at, f"has no effect {reasons[name]}"))
+    return tuple(map(str, sorted(found)))
+
+
+def _walk(path: KeyPath, value: object) -> Iterator[tuple[KeyPath, FrozenConfig]]:
+    if isinstance(value, tuple | list):
+        single = path == ("objective",) and len(value) == 1  # a single objective has no number
+        for number, each in enumerate(value):
+            yield from _walk(path if single else (*path, number), each)
+    elif isinstance(value, FrozenConfig):
+        yield path, value
+        for name in type(value).model_fields:
+            inner = path if isinstance(value, Part) and name == "config" else (*path, name)
+            yield from _walk(inner, getattr(value, name))
 
 
 def packaged() -> dict[str, Path]:

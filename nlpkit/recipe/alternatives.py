@@ -106,7 +106,6 @@ def check_members(
 
 
 def _trains(objective: type[Objective], config: ModelConfig) -> bool:
-    """Return whether an objective alone trains a model with these settings."""
     if missing_needs(objective, config) or objective.reads_text != config.has_vocabulary:
         return False
     return {*config.inputs} <= {*objective.inputs}
@@ -140,7 +139,6 @@ def families_with_setting(objective: type[Objective]) -> dict[str, list[str]]:
 
 
 def _other_settings(objective: type[Objective], config: ModelConfig) -> Iterator[tuple[str, Any]]:
-    """Yield settings of the model with which the objective trains it, with their values."""
     for name in config.capability_settings:
         field = type(config).model_fields[name]
         others = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()

@@ -12,10 +12,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlpkit import registry
+from nlpkit.config import part_config
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import sizes
 from nlpkit.models.config import ModelConfig
-from nlpkit.part import part_config
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document, Problem
 from nlpkit.recipe.places import Path as KeyPath
@@ -93,73 +93,52 @@ class _Autosize:
         self.document.data["train"] = self.train
         for name in [n for n in SETTINGS if n in self.train and self.train[n] is None]:
             del self.train[name]
-        wanted, config = self._parse_target(), self._load_config()
+        try:
+            self._decide()
+        except (ValueError, UsageError):  # a mistake, which the recipe's validation names
+            for name, value in self._list_stand_ins().items():
+                self._set("train", name, value)
+
+    def _decide(self) -> None:
+        value = self.model[self.name]
+        wanted = sizes.parse_size(value) if self.name == "size" else value
+        if type(wanted) is not int or wanted < 1:
+            raise ValueError
+        config = part_config("models", str(self.model.get("family") or ""))
         given = {k: v for k, v in self.model.items() if k not in Model.own_in(self.model)}
         given = {k: v for k, v in given.items() if not (k in sizes.SIZES and v is None)}
-        if wanted is None or config is None or not _is_right_alone(config, given):
-            self._stand_in()
-        elif (others := self._check_others()) is None or not self._is_suitable(others):
-            self._stand_in()
+        if not issubclass(config, ModelConfig) or not _is_right_alone(config, given):
+            raise ValueError
+        # The recipe without its model, with stand-ins for what is open in `train`.
+        train = {**self.train, **self._list_stand_ins()}
+        others = Recipe.model_validate(
+            {**self.document.data, "model": None, "init_from": "-", "train": train}
+        )
+        if not self._is_suitable(others):
             for name in sizes.SIZES:  # a wrong number of heads would be of another width
                 self.model.pop(name, None)
-        elif not self._is_complete(config):
-            self._decide(wanted, config, given, others)
-
-    def _decide(
-        self, wanted: int, config: type[ModelConfig], given: dict[str, Any], others: Recipe
-    ) -> None:
+            raise ValueError
+        if self._is_complete(config):
+            return
         family = self._make_family(config, given, others)
+        fit_sizes = sizes.fit_to_size if self.name == "size" else sizes.fit_to_depth
         try:
-            found = (sizes.fit_to_size if self.name == "size" else sizes.fit_to_depth)(
-                family, wanted
-            )
+            found = fit_sizes(family, wanted)
         except ValueError as error:
             raise Refused(self.path, str(error)) from error
-        for name, value in found.items():
-            self._set("model", name, value)
+        for name, size in found.items():
+            self._set("model", name, size)
         width, layers = ({**given, **found}[name] for name in (sizes.WIDTH, sizes.LAYERS))
         defaults = Defaults(self.path, self.train, others, self.base)
-        for name, value in defaults.choose(family, width, layers).items():
-            self._set("train", name, value)
+        for name, chosen in defaults.choose(family, width, layers).items():
+            self._set("train", name, chosen)
 
     def _is_complete(self, config: type[ModelConfig]) -> bool:
-        """Return whether the recipe says everything itself, as that of a run does."""
         return (
             all(name in self.model for name in sizes.sized_settings(config))
             and all(name in self.train for name in OTHERS)
             and all(any(name in self.train for name in each) for each in (LENGTHS, WARMUPS))
         )
-
-    def _parse_target(self) -> int | None:
-        """Return the number of parameters or layers; None if it is wrong."""
-        value = self.model[self.name]
-        if self.name == "depth":
-            return value if type(value) is int and value > 0 else None
-        try:
-            return sizes.parse_size(value)
-        except ValueError:
-            return None
-
-    def _check_others(self) -> Recipe | None:
-        """Return the recipe without its model, with stand-ins for what is open in `train`.
-
-        None if there are mistakes.
-        """
-        data = {
-            **self.document.data,
-            "model": None,
-            "init_from": "-",
-            "train": {**self.train, **self._list_stand_ins()},
-        }
-        try:
-            return Recipe.model_validate(data)
-        except ValidationError:
-            return None
-
-    def _stand_in(self) -> None:
-        """Fill in what is missing, because the recipe has mistakes that its validation names."""
-        for name, value in self._list_stand_ins().items():
-            self._set("train", name, value)
 
     def _list_stand_ins(self) -> dict[str, Any]:
         found = {"schedule": SCHEDULE, "steps": 1, "tokens_per_step": 1}
@@ -170,7 +149,6 @@ class _Autosize:
         return {name: value for name, value in found.items() if name not in self.train}
 
     def _is_suitable(self, others: Recipe) -> bool:
-        """Return whether family and tokenizer are there for what the objective reads."""
         text = fit.reads_text(others.objective)
         family = registry.load("models", self.model["family"])
         return text is (others.tokenizer is not None) and text is bool(family.VOCABULARY)
@@ -179,15 +157,6 @@ class _Autosize:
         place = replace(self.document.place(self.path), decides=f"model.{self.name}")
         self.document.data[section][name] = value
         self.document.places[section, name] = place
-
-    def _load_config(self) -> type[ModelConfig] | None:
-        """Return the class of the family's settings; None if its name is wrong."""
-        name = self.model.get("family")
-        try:
-            found = part_config("models", name if isinstance(name, str) else "")
-        except UsageError:
-            return None
-        return found if issubclass(found, ModelConfig) else None
 
     def _make_family(
         self, config: type[ModelConfig], given: dict[str, Any], others: Recipe
@@ -253,6 +222,5 @@ def _is_right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool
 
 
 def _find(name: str, base: Path) -> Path:
-    """Return the path of a tokenizer, as the run finds it."""
     path = Path(name).expanduser()
     return base / path if not path.exists() and (base / path).exists() else path

@@ -114,7 +114,6 @@ def _find_base(chain: list[_Level]) -> _Level | None:
 
 
 def _merge(base: Document, other: Document) -> None:
-    """Put what `other` says over the settings of `base`."""
     base.data = _merge_value(base, other, (), base.data, other.data)
     base.problems += other.problems
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.config import Part
 from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import ModelConfig
-from nlpkit.part import Part
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
 

@@ -11,8 +11,7 @@ from typing import Any
 from pydantic.fields import FieldInfo
 
 from nlpkit import registry
-from nlpkit.config import FrozenConfig
-from nlpkit.part import Part
+from nlpkit.config import FrozenConfig, Part
 from nlpkit.recipe import COMMAND_LINE, DECIDED, DEFAULT
 from nlpkit.recipe.places import Document, Path, dotted, flatten, value_at
 from nlpkit.recipe.sections import config_classes
@@ -68,7 +67,6 @@ def find_origins(recipe: Recipe, document: Document) -> dict[str, str]:
 
 
 def _find_origin(leaf: Path, document: Document, is_default: bool) -> str:
-    """Return the origin of a setting; `is_default`: of its value."""
     if leaf[0] == "objective" and isinstance(document.data["objective"], list):
         leaf = leaf if isinstance(leaf[1], int) else (leaf[0], 0, *leaf[1:])
     here: Any = document.data

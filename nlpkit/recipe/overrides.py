@@ -5,9 +5,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Part
 from nlpkit.errors import RecipeError
-from nlpkit.part import Part
 from nlpkit.recipe import yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
 from nlpkit.recipe.sections import config_classes

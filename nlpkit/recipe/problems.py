@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from nlpkit import registry
-from nlpkit.part import NAME_ALONE
+from nlpkit.config import NAME_ALONE
 from nlpkit.recipe import yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem, dotted, quote, value_at
 
@@ -67,7 +67,6 @@ def explain(errors: list[Any], document: Document, known: Known) -> list[Problem
 
 
 def _find_path(error: Any, data: Any) -> Path:
-    """Return the path of the error in the recipe, without the steps that pydantic adds."""
     path: Path = ()
     here = data
     location = error["loc"]

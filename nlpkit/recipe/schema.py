@@ -1,6 +1,7 @@
 """The JSON schema of a recipe (draft 2020-12), for completion and checks in an editor.
 
-Made from the `Config` classes. Rules between settings are not in it: only loading checks them.
+Made from the `Config` classes. Rules between settings are not in it: only loading checks them, as
+the sections of parts in a recipe that `extends` another one.
 """
 
 from collections.abc import Mapping
@@ -9,9 +10,8 @@ from typing import Any
 from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Part
 from nlpkit.objectives.several.members import Member
-from nlpkit.part import Part
 from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
 from nlpkit.train.sections import Optimizer, Schedule
@@ -19,6 +19,7 @@ from nlpkit.train.sections import Optimizer, Schedule
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer, Schedule)
 _SIDES = ("source", "target")
+_SHORT = [part.__name__.lower() for part in _PARTS if part.SHORT]
 Schema = dict[str, Any]
 _NULL: Schema = {"type": "null"}
 _OBJECTIVE: Schema = {"$ref": "#/$defs/Objective"}
@@ -49,7 +50,9 @@ def build_schema() -> Schema:
     properties["objective"] |= {"if": {"type": "array"}, "then": _LIST, "else": _OBJECTIVE}
     del properties["objective"]["type"], properties["objective"]["items"]
     described = {name: {"description": each["description"]} for name, each in properties.items()}
-    loose = _loosen_all(by_part, {name: defs[name_of(each)] for name, each in fixed.items()})
+    # A base may say the rest of a section; of parts it also says which they are.
+    loose = {name: _loosen(defs[name_of(each)]) for name, each in fixed.items()}
+    loose |= {key: {} for key in ("model", "tokenizer", "attention", "objective")}
     whole = {
         "properties": properties,
         "required": ["name", "data", "objective"],
@@ -77,7 +80,6 @@ def _load_configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
 
 
 def _find_fixed() -> dict[str, type[FrozenConfig]]:
-    """Return the sections whose settings are always those of one class."""
     fields = Recipe.model_fields.items()
     found = {name: sections.config_classes(field.annotation) for name, field in fields}
     return {name: cls for name, classes in found.items() for cls in classes
@@ -89,45 +91,14 @@ def _require(name: str, described: Schema) -> Schema:
     return {"properties": {name: {"description": name, **described}}, "required": [name]}
 
 
-def _loosen_all(by_part: Mapping[Any, Schema], fixed: Mapping[str, Schema]) -> Schema:
-    """Return the sections of a recipe that builds on another one, which may say the rest."""
-    keys = ("type", "properties", "additionalProperties")
-    loose = {name: {key: section[key] for key in keys} for name, section in fixed.items()}
-    for name, part in (("model", Model), ("attention", Attention), ("tokenizer", Tokenizer)):
-        loose[name] = _loosen(by_part[part], part.KEY)
-    objective = _loosen(by_part[Objective], Objective.KEY)
-    loose["objective"] = {"if": {"type": "array"}, "then": _LIST, "else": objective}
-    own = loose["tokenizer"]["properties"]
-    side = _loosen(by_part[Side], Side.KEY)
-    sides = {name: side | {"description": own[name]["description"]} for name in _SIDES}
-    loose["tokenizer"]["properties"] = own | sides
-    own = loose["train"]["properties"]
-    for short in (Optimizer, Schedule):
-        name, section = short.__name__.lower(), by_part[short]
-        either = section | {"else": _loosen(section["else"], short.KEY)}
-        own = own | {name: either | {"description": own[name]["description"]}}
-    loose["train"]["properties"] = own
-    return {name: {"if": _NULL, "else": section} for name, section in loose.items()}
-
-
-def _loosen(section: Schema, key: str) -> Schema:
-    """Return the section of a part without what it must hold: a base may say that.
-
-    Where the part is not named, it may hold the settings of any.
-    """
-    rules = [rule for rule in section["allOf"] if "then" in rule]
-    names = {name for rule in rules for name in rule["then"]["properties"]}
-    return {
-        "type": "object",
-        "properties": section["properties"],
-        "allOf": [{"if": rule["if"], "then": rule["then"] | {"required": []}} for rule in rules],
-        "if": {"required": [key]},
-        "else": {"propertyNames": {"enum": sorted({*names, *section["properties"]})}},
-    }
+def _loosen(section: Schema) -> Schema:
+    """Return a section of a recipe that builds on another one, which may say the rest."""
+    own = {name: each if name not in _SHORT else {"description": each["description"]}
+           for name, each in section["properties"].items()}  # fmt: skip
+    return {"type": ["object", "null"], "properties": own, "additionalProperties": False}
 
 
 def _describe_part(part: type[Part], own: Schema, configs: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a section whose `part.KEY` decides which settings it may hold."""
     key = part.KEY
     own = {name: each for name, each in own.items() if name != "config"}
     # A dotted name is a module of the user's, whose settings are not known here.

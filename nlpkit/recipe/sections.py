@@ -13,9 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.config import FrozenConfig, Layers
+from nlpkit.config import FrozenConfig, Layers, Part, name_in
 from nlpkit.models.sizes import parse_size
-from nlpkit.part import Part, name_in
 
 BACKENDS = "attention/backends"
 TARGETS = ("size", "depth")  # of a model: what they leave open is decided by `recipe/autosize`

