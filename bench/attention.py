@@ -209,7 +209,7 @@ class _Subject:
     def __init__(self, name: str, tokens: int, arguments: argparse.Namespace):
         configure_allocator()  # as in a run of nlpkit
         self.name, self.arguments = name, arguments
-        self.layout = Layout.of([tokens])
+        self.layout = Layout([tokens])
         self.dtype = getattr(torch, arguments.dtype)
         shape = tokens, arguments.heads, arguments.width
         self.q, self.k, self.v = (

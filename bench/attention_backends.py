@@ -76,7 +76,7 @@ def make_step(kind, backend, dtype, tokens, length, dropout, layers):
         attend = attention.prepare(
             AttentionChoice.of(kind),
             Heads(HEADS, WIDTH, dtype, training=True, dropout=dropout, backend=backend),
-            Layout.of(lengths).with_fields(draw_fields(lengths, number) if biased else {}),
+            Layout(lengths).with_fields(draw_fields(lengths, number) if biased else {}),
             tensors={"table": table} if biased else {},
         )
         # Each layer has its own q, k, v, as in a model.

@@ -165,7 +165,7 @@ def _kind_step(
         attend = attention.prepare(
             choice,
             Heads(arguments.heads, arguments.width, qkv[0].dtype, training=True, backend=backend),
-            Layout.of([tokens], device).with_fields(fields),
+            Layout([tokens], device).with_fields(fields),
             tensors=learned[True],
         )
         out = attend(*qkv, learned[False])

@@ -98,7 +98,7 @@ def prepare(kind, backend, lengths, fields, table, dtype, device="cpu", **option
     options = {"training": True} | options
     return attend_of(
         AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {})),
-        Layout.of(lengths, device),
+        Layout(lengths, device),
         fields={k: None if v is None else v.to(device) for k, v in fields.items()},
         tensors={"table": table[: rows_of(kind) or None]} if rows_of(kind) else {},
         heads=HEADS,

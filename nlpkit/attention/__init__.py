@@ -72,17 +72,14 @@ def prepare(
 ) -> Attend:
     """Return the function `attend(q, k, v)` that the layers of this step call.
 
-    The bias and the masks that the layers share are computed here once, and the gradient of the
-    shared `tensors` is computed once. `keys` is the layout of the keys in cross attention: sequence
-    i of the queries sees sequence i of the keys.
-
-    A `cache` has separate keys and values for each kind, its settings and its `role` in the model.
-    The first call with a cache records them. In later calls every sequence has the same number of
-    new tokens, and these also attend to the cached keys. `layout` must be `layout_of(…, cache)`.
+    What they share is computed here once: masks, and bias and gradient of the shared `tensors`.
+    In cross attention sequence i of the queries sees sequence i of `keys`. The first call with a
+    `cache` records keys and values, of each `role` in the model; in later calls new tokens, the
+    same number in each sequence of `layout_of(…, cache)`, attend to them, too.
 
     Raises:
         Unsupported: the named backend does not support this request, or no backend does.
-        ValueError: fields or tensors are missing or have a wrong shape.
+        ValueError: fields are missing, or tensors are missing or have a wrong shape.
     """
     if choice.head_groups:
         from nlpkit.attention import head_groups
@@ -114,7 +111,7 @@ def layout_of(
 
     Call it once per forward pass: it starts the next step of the cache.
     """
-    return Layout.of(lengths, device, cache.begin(lengths) if cache is not None else ())
+    return Layout(lengths, device, cache.begin(lengths) if cache is not None else ())
 
 
 def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -> None:
@@ -131,7 +128,7 @@ def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -
         raise Unsupported(_takes_no_backend(choice))
     learned = choice.tensors(heads.count, heads.width)
     shared = {n: torch.empty(t.shape, device="meta") for n, t in learned.items() if t.shared}
-    layout = Layout.of([1], device)
+    layout = Layout([1], device)
     fields = {n: torch.zeros(1, device=device) for n in choice.module.FIELDS}
     request = make_request(choice, heads, layout.with_fields(fields), tensors=shared)
     _load_backend(heads.backend, choice, request)

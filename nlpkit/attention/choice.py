@@ -109,14 +109,19 @@ def make_request(
     """Return what a backend gets; `tensors` None: for the mask of the kind alone.
 
     Raises:
-        ValueError: fields or tensors are missing or have a wrong shape.
+        ValueError: fields are missing, or tensors are missing or have a wrong shape.
     """
     if heads.count % (heads.key_heads or heads.count):
         raise ValueError(f"{heads.key_heads} heads of keys for {heads.count} of queries")
     kind = choice.module
     buffers: Mapping[str, Tensor] = {}
     if tensors is not None:
-        _check_tensors(choice, heads, tensors)
+        learned = choice.tensors(heads.count, heads.width)
+        expected = {name: tensor.shape for name, tensor in learned.items() if tensor.shared}
+        if expected != (shapes := {name: tuple(tensor.shape) for name, tensor in tensors.items()}):
+            raise ValueError(
+                f"attention kind {choice.kind!r} needs the tensors {expected}; given: {shapes}"
+            )
         buffers = kind.buffers(choice.config)
     fields = dict(_read_fields(choice, layout))
     return Request(
@@ -145,24 +150,9 @@ def _read_fields(choice: AttentionChoice, layout: Layout) -> Iterator[tuple[str,
         if value is None and field in LAYOUT_FIELDS:
             value = layout.positions if field == "position" else layout.token_lengths
         if value is not None:
-            if value.shape != (layout.total,):
-                raise ValueError(
-                    f"field {field!r} must be ({layout.total},), one value a token; got "
-                    f"{tuple(value.shape)}"
-                )
             yield field, value
         elif field not in choice.module.OPTIONAL:
             given = ", ".join(sorted(layout.fields)) or "nothing"
             raise ValueError(
                 f"attention kind {choice.kind!r} needs the field {field!r}; given: {given}"
             )
-
-
-def _check_tensors(choice: AttentionChoice, heads: Heads, tensors: Mapping[str, Tensor]) -> None:
-    learned = choice.tensors(heads.count, heads.width)
-    expected = {name: tensor.shape for name, tensor in learned.items() if tensor.shared}
-    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    if expected != shapes:
-        raise ValueError(
-            f"attention kind {choice.kind!r} needs the tensors {expected}; given: {shapes}"
-        )

@@ -48,6 +48,6 @@ def count_pairs(choice: AttentionChoice, lengths: Sequence[int]) -> float:
 
 @lru_cache(maxsize=4096)
 def _count_visible(choice: AttentionChoice, length: int) -> int:
-    layout = Layout.of([length])
+    layout = Layout([length])
     parts = range(0, length, _ROWS)
     return sum(int(_mask_rows(choice, layout, i, i + _ROWS).sum()) for i in parts)

@@ -26,46 +26,23 @@ class Layout:
     """
 
     def __init__(
-        self, lengths: tuple[int, ...], device: torch.device, past: tuple[int, ...] | None = None
+        self, lengths: Sequence[int], device: torch.device | str = "cpu", past: Sequence[int] = ()
     ):
-        self.lengths = lengths
-        self.device = device
-        self.past = past  # cached tokens of each sequence, which precede those of the pack
-        self.starts = (0, *accumulate(lengths))  # S + 1 host integers
-        self.total = self.starts[-1]
-        self.max_length = max(lengths)
-        self.fields: Mapping[str, Tensor | None] = {}  # what kinds of attention read, (N,) each
-
-    @classmethod
-    def of(
-        cls,
-        lengths: Sequence[int],
-        device: torch.device | str = "cpu",
-        past: Sequence[int] = (),
-    ) -> Layout:
-        """Return the layout of sequences of these lengths, each at least 1, in this order.
-
-        `past`, if not empty, is the number of cached tokens of each sequence.
-
-        Raises:
-            ValueError: a length is below 1, or `past` and `lengths` differ in length.
-        """
+        """Take the lengths of the sequences, and how many tokens of each are cached, if any are."""
         import torch
 
-        sizes = tuple(int(length) for length in lengths)
-        if not sizes or min(sizes) < 1:
-            raise ValueError(f"a pack needs sequences of at least one token; got lengths {sizes}")
-        if past and len(past) != len(sizes):
-            raise ValueError(
-                f"{len(sizes)} sequences cannot continue {len(past)} sequences of the cache"
-            )
-        return cls(sizes, torch.device(device), tuple(past) or None)
+        self.lengths = tuple(int(length) for length in lengths)
+        if min(self.lengths, default=0) < 1:
+            raise ValueError(f"a pack needs sequences of at least one token; got {self.lengths}")
+        self.device = torch.device(device)
+        self.past = tuple(past) or None
+        self.starts = (0, *accumulate(self.lengths))  # S + 1 host integers
+        self.total = self.starts[-1]
+        self.max_length = max(self.lengths)
+        self.fields: Mapping[str, Tensor | None] = {}  # what kinds of attention read, (N,) each
 
     def with_fields(self, fields: Mapping[str, Tensor | None]) -> Layout:
-        """Return this layout with what kinds of attention read of its tokens, (N,) each.
-
-        It has `position` and `length` without them.
-        """
+        """Return this layout with fields (N,), besides the `position` and `length` that it has."""
         layout = copy(self)
         layout.fields = fields
         return layout

@@ -262,7 +262,7 @@ def draw_mask(plan: Plan, path: Path) -> None:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     tokenizer = _find_tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
-    layout = Layout.of(batch.lengths, "cpu").with_fields(batch.fields)
+    layout = Layout(batch.lengths, "cpu").with_fields(batch.fields)
     kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.head_groups or (c,)]
     masks = {}
     for kind in [kind for kind in kinds if kind.module.mask is not None] or kinds[:1]:

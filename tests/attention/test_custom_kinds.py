@@ -56,7 +56,7 @@ def _inputs(total: int, dtype: torch.dtype = torch.float64) -> list[Tensor]:
 
 def _prepare(choice: AttentionChoice, lengths: list[int], dtype=torch.float64, **options):
     return attend_of(
-        choice, Layout.of(lengths), heads=HEADS, head_dim=WIDTH, dtype=dtype, device="cpu",
+        choice, Layout(lengths), heads=HEADS, head_dim=WIDTH, dtype=dtype, device="cpu",
         **{"training": True, **options},
     )  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_causal_linear_attention_is_the_recurrence_that_carries_its_sums() -> No
     lengths = [150, 3, 70]
     q, k, v, _ = _inputs(sum(lengths))
     out = _prepare(CASES["linear"], lengths)(q, k, v)
-    starts = Layout.of(lengths).starts
+    starts = Layout(lengths).starts
     for i in range(sum(lengths)):
         if i in starts:
             S, Z = torch.zeros(HEADS, WIDTH, WIDTH).double(), torch.zeros(HEADS, WIDTH).double()
@@ -221,7 +221,7 @@ def test_changed_document_leaves_its_neighbours_bitwise(name: str) -> None:
     ],
 )
 def test_mask_that_is_drawn_shows_which_tokens_count(name: str, drawing: list[str]) -> None:
-    mask = dense_mask(CASES[name], Layout.of([4, 1]))
+    mask = dense_mask(CASES[name], Layout([4, 1]))
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
 
@@ -327,7 +327,7 @@ def test_dropout_of_memory_compressed_follows_the_seed_and_has_the_expectation_o
 @pytest.mark.parametrize("name", CASES)
 def test_cross_attention_is_refused(name: str) -> None:
     with pytest.raises(Unsupported, match=r"is for self-attention, not for cross attention"):
-        _prepare(CASES[name], [2], keys=Layout.of([3]))
+        _prepare(CASES[name], [2], keys=Layout([3]))
 
 
 @pytest.mark.parametrize("name", ["linear", "cosformer", "aft full"])

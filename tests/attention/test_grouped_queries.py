@@ -61,7 +61,7 @@ def test_grouped_heads_equal_repeated_keys(name: str, backend: str, key_heads: i
         pytest.skip("the mask is not made of ranges")
     if choice.head_groups and key_heads == 3:
         pytest.skip("two groups of heads do not share three heads of keys")
-    layout, more = Layout.of(LENGTHS), {"fields": fields_of(LENGTHS)}
+    layout, more = Layout(LENGTHS), {"fields": fields_of(LENGTHS)}
     q, k, v = _inputs(sum(LENGTHS), key_heads)
     out = _attend(choice, layout, key_heads, backend, **more)(q, k, v)
     expected = _attend(choice, layout, None, backend, **more)(q, _repeated(k), _repeated(v))
@@ -81,7 +81,7 @@ def test_cache_keeps_the_heads_of_keys_alone(name: str, new: int) -> None:
     fields = {n: x for n, x in fields_of([40], "tail").items() if x is not None}
 
     def feed(cache: Cache | None, key_heads: int | None, start: int, stop: int):
-        layout = Layout.of([stop - start], "cpu", cache.begin([stop - start]) if cache else ())
+        layout = Layout([stop - start], "cpu", cache.begin([stop - start]) if cache else ())
         own = {n: x[start:stop] for n, x in fields.items()}
         options = {"fields": own, "cache": cache, "training": False, "dtype": torch.float32}
         attend = _attend(choice, layout, key_heads, **options)
@@ -121,6 +121,6 @@ def test_model_from_outside_generates_as_without_a_cache() -> None:
 
 def test_heads_of_keys_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="4 heads of keys for 6 of queries"):
-        _attend(CASES["causal"], Layout.of([2]), 4)
+        _attend(CASES["causal"], Layout([2]), 4)
     with pytest.raises(Unsupported, match="2 kinds, and there are 6 heads, 3 of them of keys"):
-        _attend(CASES["groups of heads"], Layout.of([2]), 3)
+        _attend(CASES["groups of heads"], Layout([2]), 3)

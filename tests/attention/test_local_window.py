@@ -35,7 +35,7 @@ def _prepare(
 def _request(
     name: str = "local_window", window: int = 5, lengths=(40, 400), device: str = "cpu", **changes
 ) -> Request:
-    layout, position = Layout.of(lengths, device), Layout.of(lengths).positions
+    layout, position = Layout(lengths, device), Layout(lengths).positions
     kind = load_kind(name)
     config = kind.Config(window=window) if name == "local_window" else kind.Config()
     facts = {
@@ -48,7 +48,7 @@ def _request(
 
 
 def test_window_mask_equals_drawing() -> None:
-    mask = dense_mask(AttentionChoice.of("local_window", window=3), Layout.of([5, 2]))
+    mask = dense_mask(AttentionChoice.of("local_window", window=3), Layout([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
@@ -56,7 +56,7 @@ def test_window_mask_equals_drawing() -> None:
 def test_window_to_both_sides_is_seen_and_goes_to_fused_kernels() -> None:
     choice = AttentionChoice.of("local_window", window=2, causal=False)
     assert choice.visibility == "bidirectional"
-    mask = dense_mask(choice, Layout.of([5, 2]))
+    mask = dense_mask(choice, Layout([5, 2]))
     drawing = ["xx.....", "xxx....", ".xxx...", "..xxx..", "...xx..", ".....xx", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
     assert _request(config=choice.config).window == (1, 1)
@@ -78,7 +78,7 @@ def test_window_equals_torchs_softmax_of_each_document_with_gradients(
         weights = scores.masked_fill((far < -right) | (far > window - 1), -torch.inf).softmax(-1)
         parts.append(torch.einsum("hqk,khd->qhd", weights, v_one))
     expected = torch.cat(parts)
-    found = _prepare(window, Layout.of(lengths), backend, causal)(q, k, v)
+    found = _prepare(window, Layout(lengths), backend, causal)(q, k, v)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     for a, b in zip(
         torch.autograd.grad(found, (q, k, v), grad),
@@ -90,7 +90,7 @@ def test_window_equals_torchs_softmax_of_each_document_with_gradients(
 
 def test_token_moves_only_those_that_have_it_in_their_window() -> None:
     (q, k, v), _, _ = inputs(20)
-    attend = _prepare(4, Layout.of([20]))
+    attend = _prepare(4, Layout([20]))
     changed = v.detach().clone()
     changed[6] += 1
     moved = (attend(q, k, v) != attend(q, k, changed)).flatten(1).any(1)
@@ -99,7 +99,7 @@ def test_token_moves_only_those_that_have_it_in_their_window() -> None:
 
 def test_window_with_a_cache_equals_without() -> None:
     (q, k, v), _, _ = inputs(15)
-    whole, cache, found = _prepare(4, Layout.of([15]))(q, k, v), Cache(), []
+    whole, cache, found = _prepare(4, Layout([15]))(q, k, v), Cache(), []
     for start, stop in [(0, 6), *((i, i + 1) for i in range(6, 15))]:
         layout = attention.layout_of([stop - start], "cpu", cache)
         attend = _prepare(4, layout, cache=cache)
@@ -116,7 +116,7 @@ def test_window_is_of_the_positions_that_a_batch_brings(backend: str) -> None:
     scores = torch.einsum("qhd,khd->hqk", q, k) / WIDTH**0.5
     weights = scores.masked_fill((far < 0) | (far > 3), -torch.inf).softmax(-1)
     expected = torch.einsum("hqk,khd->qhd", weights, v)
-    found = _prepare(4, Layout.of([300]), backend, fields={"position": place})(q, k, v)
+    found = _prepare(4, Layout([300]), backend, fields={"position": place})(q, k, v)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
 
 
@@ -130,7 +130,7 @@ def test_cpu_flash_computes_only_tiles_around_the_window() -> None:
 
 def test_tiled_skips_the_tiles_outside_the_window() -> None:
     tile = tiled._TILE
-    layout = Layout.of([10 * tile])
+    layout = Layout([10 * tile])
     request = _request(lengths=[10 * tile], window=tile)
     (q, k, _), _, _ = inputs(layout.total)
     blocks = list(tiled._tiles(0, layout.total, q.device))
@@ -146,7 +146,7 @@ def test_window_goes_to_fused_kernels_as_keys_to_the_left_and_right(monkeypatch)
     assert _request("causal").window == (-1, 0)
     assert _request("full").window == (-1, -1)
     assert _request(tensors={"table": torch.zeros(1, HEADS)}).window is None
-    assert _request(keys=Layout.of([3, 4])).window is None
+    assert _request(keys=Layout([3, 4])).window is None
     given: list[dict] = []
 
     def kernel(q, *args, **options):

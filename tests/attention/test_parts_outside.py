@@ -102,7 +102,7 @@ def test_cache_of_several_kinds_is_selected_and_appended_in_all_of_them() -> Non
 
 def test_window_is_the_dense_formula() -> None:
     choice = AttentionChoice.of(WINDOW, window=3)
-    mask = dense_mask(choice, Layout.of([5, 2]))
+    mask = dense_mask(choice, Layout([5, 2]))
     drawing = ["x......", "xx.....", "xxx....", ".xxx...", "..xxx..", ".....x.", ".....xx"]
     assert ["".join("x" if seen else "." for seen in row) for row in mask.tolist()] == drawing
 
@@ -111,12 +111,12 @@ def test_linear_attention_equals_its_dense_form() -> None:
     # Katharopoulos et al. 2020, eq. 8-9: weights phi(q) phi(k), normed over what is seen.
     q, k, v = torch.randn(3, 9, 2, 4, generator=torch.Generator().manual_seed(3)).double()
     attend = attend_of(
-        AttentionChoice.of(LINEAR), Layout.of([6, 3]), heads=2, head_dim=4, dtype=q.dtype,
+        AttentionChoice.of(LINEAR), Layout([6, 3]), heads=2, head_dim=4, dtype=q.dtype,
         device="cpu", training=True,
     )  # fmt: skip
     phi = [torch.nn.functional.elu(x) + 1 for x in (q, k)]
     weights = torch.einsum("qhd,khd->hqk", *phi)
-    weights = weights * dense_mask(AttentionChoice.of("causal"), Layout.of([6, 3]))
+    weights = weights * dense_mask(AttentionChoice.of("causal"), Layout([6, 3]))
     expected = torch.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdim=True), v)
     torch.testing.assert_close(attend(q, k, v), expected)
     assert attend.reason == f"{LINEAR} has its own computation"
@@ -130,7 +130,7 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
     q = torch.randn(8, 2, 4, generator=draw)
     k, v = torch.randn(2, 14, 2, 4, generator=draw)
     attend = attend_of(
-        AttentionChoice.of("full"), Layout.of(lengths), keys=Layout.of(sources), heads=2,
+        AttentionChoice.of("full"), Layout(lengths), keys=Layout(sources), heads=2,
         head_dim=4, dtype=q.dtype, device="cpu", training=True, backend=backend,
     )  # fmt: skip
     out = attend(q, k, v)
@@ -145,7 +145,7 @@ def test_cross_attention_sees_its_own_source_alone(backend: str) -> None:
 def test_cross_attention_of_a_backend_that_cannot_is_refused() -> None:
     with pytest.raises(Unsupported, match="cpu_flash cannot do kind full: keys of other sequences"):
         attend_of(
-            AttentionChoice.of("full"), Layout.of([2]), keys=Layout.of([3]), heads=1, head_dim=4,
+            AttentionChoice.of("full"), Layout([2]), keys=Layout([3]), heads=1, head_dim=4,
             dtype=torch.float32, device="cpu", training=True, backend="cpu_flash",
         )  # fmt: skip
 
@@ -265,7 +265,7 @@ def test_a_window_of_one_sees_nothing_before_it() -> None:
 def test_kind_that_is_causal_without_its_field_counts_as_causal() -> None:
     choice, causal = AttentionChoice.of("tests.parts.hybrid"), AttentionChoice.of("causal")
     assert choice.visibility == "causal"
-    layout = Layout.of([3, 2])
+    layout = Layout([3, 2])
     assert torch.equal(dense_mask(choice, layout), dense_mask(causal, layout))
     both = layout.with_fields({"both_sides": torch.tensor([True, True, True, False, False])})
     seen = dense_mask(choice, both)

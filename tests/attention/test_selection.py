@@ -64,9 +64,9 @@ class _Machine:
         options = {"heads": 2, "head_dim": 32, "training": True} | options
         learned = choice.module.tensors(choice.config, options["heads"], options["head_dim"])
         fields = {name: torch.zeros(sum(lengths)) for name in choice.module.FIELDS}
-        other = {"keys": Layout.of(lengths, device), "key_fields": fields} if cross else {}
+        other = {"keys": Layout(lengths, device), "key_fields": fields} if cross else {}
         return attend_of(
-            choice, Layout.of(lengths, device), dtype=dtype, device=device, fields=fields,
+            choice, Layout(lengths, device), dtype=dtype, device=device, fields=fields,
             tensors={name: torch.zeros(about.shape) for name, about in learned.items()},
             **options, **other,
         )  # fmt: skip

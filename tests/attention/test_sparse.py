@@ -112,7 +112,7 @@ def _with_gradients(out, qkv, grad):
 def test_mask_is_the_formula_and_its_pairs_are_counted(choice) -> None:
     for lengths in (RAGGED, [1], [2], [3], [12], [13], [4, 6, 8]):
         expected = _mask(choice, lengths)
-        assert torch.equal(dense_mask(choice, Layout.of(lengths)), expected)
+        assert torch.equal(dense_mask(choice, Layout(lengths)), expected)
         assert count_pairs(choice, lengths) == expected.sum()
 
 
@@ -128,15 +128,15 @@ def test_masks_equal_drawings() -> None:
             ["...xxx.", "...xxx.", "...xxx.", "......x", "......x", "......x", "xxx...."],
     }  # fmt: skip
     for choice, drawing in drawings.items():
-        mask = dense_mask(choice, Layout.of([7])).tolist()
+        mask = dense_mask(choice, Layout([7])).tolist()
         assert ["".join("x" if seen else "." for seen in row) for row in mask] == drawing
 
 
 def test_group_whose_padding_would_be_a_whole_part_sees_a_part_with_tokens() -> None:
     # 5 tokens in 4 parts of 2: the fourth would be padding, so the third part sees the first.
-    mask = dense_mask(AttentionChoice.of("group", groups=4), Layout.of([5]))
+    mask = dense_mask(AttentionChoice.of("group", groups=4), Layout([5]))
     assert mask[4].tolist() == [True, True, False, False, False]
-    assert dense_mask(AttentionChoice.of("group"), Layout.of([1])).item()
+    assert dense_mask(AttentionChoice.of("group"), Layout([1])).item()
 
 
 @pytest.mark.parametrize("choice", SPLIT, ids=_name)
@@ -147,7 +147,7 @@ def test_pairs_of_split_heads_are_the_mean_of_the_shares(choice) -> None:
 
 @all_choices
 def test_pieces_have_each_visible_pair_once(choice) -> None:
-    layout = Layout.of(RAGGED)
+    layout = Layout(RAGGED)
     seen = torch.zeros(layout.total, layout.total, dtype=torch.int64)
     for cut in make_cuts(_request(choice, layout)):
         queries, keys = (
@@ -174,7 +174,7 @@ def test_pieces_have_each_visible_pair_once(choice) -> None:
 def test_backend_equals_torchs_softmax_with_gradients(choice, backend) -> None:
     qkv, grad = _inputs(sum(RAGGED))
     expected = _with_gradients(_softmax(_mask(choice, RAGGED), *qkv), qkv, grad)
-    layout = Layout.of(RAGGED)
+    layout = Layout(RAGGED)
     found = _with_gradients(_prepare(choice, layout, backend)(*qkv), qkv, grad)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
@@ -195,7 +195,7 @@ def test_sparse_equals_reference_over_random_packs_and_settings(seed) -> None:
     ][seed % 4]
     lengths = [rng.choice([1, 2, 30, 130, 260, 300]) for _ in range(rng.randint(1, 4))]
     qkv, grad = _inputs(sum(lengths), seed)
-    layout = Layout.of(lengths)
+    layout = Layout(lengths)
     found, expected = (
         _with_gradients(_prepare(choice, layout, name)(*qkv), qkv, grad)
         for name in ("sparse", "reference")
@@ -209,7 +209,7 @@ def test_sparse_splits_long_ranges_of_keys(monkeypatch) -> None:
     choice = AttentionChoice.of("fixed", stride=128, summary=40)
     qkv, grad = _inputs(700)
     found, expected = (
-        _with_gradients(_prepare(choice, Layout.of([600, 100]), name)(*qkv), qkv, grad)
+        _with_gradients(_prepare(choice, Layout([600, 100]), name)(*qkv), qkv, grad)
         for name in ("sparse", "reference")
     )
     for a, b in zip(found, expected, strict=True):
@@ -220,7 +220,7 @@ def test_sparse_splits_long_ranges_of_keys(monkeypatch) -> None:
 @all_choices
 def test_sparse_passes_gradcheck(choice, dropout) -> None:
     rng = torch.Generator().manual_seed(0)
-    layout = Layout.of([7, 1, 4])
+    layout = Layout([7, 1, 4])
     prepared = _prepare(choice, layout, "sparse", dtype=torch.float64, dropout=dropout)
 
     def attend(*qkv):
@@ -237,7 +237,7 @@ def test_sparse_passes_gradcheck(choice, dropout) -> None:
 def test_sparse_in_bfloat16_is_the_reference_of_the_same_inputs() -> None:
     qkv, grad = _inputs(sum(RAGGED))
     half = [x.detach().bfloat16().requires_grad_() for x in qkv]
-    layout, choice = Layout.of(RAGGED), AttentionChoice.of("strided", stride=4)
+    layout, choice = Layout(RAGGED), AttentionChoice.of("strided", stride=4)
     found, expected = (
         _with_gradients(_prepare(choice, layout, n, dtype=torch.bfloat16)(*half), half, grad)
         for n in ("sparse", "reference")
@@ -250,7 +250,7 @@ def test_sparse_in_bfloat16_is_the_reference_of_the_same_inputs() -> None:
 def test_sparse_computes_for_queries_that_are_some_of_the_tokens() -> None:
     # As encoders do in their last layer: only the masked tokens ask.
     rows = torch.tensor([0, 4, 5, 9, 20, 30])
-    keys, layout = Layout.of([10, 25]), Layout.of([4, 2])
+    keys, layout = Layout([10, 25]), Layout([4, 2])
     qkv, _ = _inputs(35)
     for choice in CHOICES:
         if choice.visibility != "bidirectional":
@@ -270,7 +270,7 @@ def test_sparse_computes_for_queries_that_are_some_of_the_tokens() -> None:
 )
 def test_sparse_dropout_has_the_expectation_of_none_and_follows_the_seed(choice) -> None:
     qkv, grad = _inputs(15)
-    layout = Layout.of([6, 9])
+    layout = Layout([6, 9])
     dropping = _prepare(choice, layout, "sparse", dropout=0.4)
     with torch.no_grad():
         plain = _prepare(choice, layout, "sparse")(*qkv)
@@ -316,7 +316,7 @@ def test_sparse_computes_few_pairs_that_are_hidden(choice, most) -> None:
     # Counted, not timed: the pairs of the tiles over those of the mask, at 8,192 tokens.
     found = sum(
         (block.rows.stop - block.rows.start) * (tile.keys.stop - tile.keys.start)
-        for cut in make_cuts(_request(choice, Layout.of([8192])))
+        for cut in make_cuts(_request(choice, Layout([8192])))
         for block in cut.blocks
         for tile in block.tiles
     )
@@ -324,7 +324,7 @@ def test_sparse_computes_few_pairs_that_are_hidden(choice, most) -> None:
 
 
 def test_auto_takes_sparse_on_cpus_and_windows_go_to_fused_kernels() -> None:
-    layout = Layout.of([9])
+    layout = Layout([9])
     assert all(_prepare(choice, layout).reason == "sparse" for choice in CHOICES)
     assert _prepare(AttentionChoice.of("local_window"), layout).backend == "cpu_flash"  # as it was
     window = AttentionChoice.of("strided", stride=5, pattern="sa1")
@@ -333,7 +333,7 @@ def test_auto_takes_sparse_on_cpus_and_windows_go_to_fused_kernels() -> None:
 
 
 def test_sparse_refuses_with_the_reason() -> None:
-    layout = Layout.of([3])
+    layout = Layout([3])
     with pytest.raises(Unsupported, match="sparse cannot do kind full: its mask is not made of"):
         _prepare(AttentionChoice.of("full"), layout, "sparse")
     with pytest.raises(Unsupported, match="flash cannot do kind strided: a mask that is neither"):
@@ -348,7 +348,7 @@ def test_sparse_refuses_with_the_reason() -> None:
 def test_changed_token_moves_only_those_that_see_it(choice, backend) -> None:
     lengths = [30, 21, 40]
     (q, k, v), _ = _inputs(91)
-    attend = _prepare(choice, Layout.of(lengths), backend)
+    attend = _prepare(choice, Layout(lengths), backend)
     changed = [x.detach().clone() for x in (q, k, v)]
     for x in changed:
         x[30 + 8 : 30 + 21] += 1.0
@@ -373,14 +373,14 @@ def test_halves_of_the_heads_see_their_own_patterns(choice, backend) -> None:
         for mask, own in zip(masks, (slice(0, 2), slice(2, 4)), strict=True)
     ]
     expected = _with_gradients(torch.cat(halves, dim=1), qkv, grad)
-    attend = _prepare(choice, Layout.of(RAGGED), backend)
+    attend = _prepare(choice, Layout(RAGGED), backend)
     for a, b in zip(_with_gradients(attend(*qkv), qkv, grad), expected, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
 def test_heads_that_cannot_be_halved_are_refused() -> None:
     with pytest.raises(Unsupported, match="shares the heads among 2 kinds, and there are 3 heads"):
-        _prepare(SPLIT[0], Layout.of([4]), heads=3)
+        _prepare(SPLIT[0], Layout([4]), heads=3)
     config = Config(hidden_size=24, num_heads=3)
     assert "there are 3 heads" in str(config.refuses_attention(SPLIT[0]))
     assert Config(hidden_size=24, num_heads=4).refuses_attention(SPLIT[0]) is None

@@ -208,7 +208,7 @@ def test_cache_unequal_numbers_of_new_tokens_are_refused() -> None:
 def test_cache_of_full_attention_or_in_training_is_refused() -> None:
     def prepare(kind: str, training: bool) -> None:
         attend_of(
-            AttentionChoice.of(kind), Layout.of([3]), heads=1, head_dim=4, dtype=torch.float32,
+            AttentionChoice.of(kind), Layout([3]), heads=1, head_dim=4, dtype=torch.float32,
             device="cpu", training=training, cache=Cache(),
         )  # fmt: skip
 
@@ -219,11 +219,9 @@ def test_cache_of_full_attention_or_in_training_is_refused() -> None:
 
 
 def test_layout_positions_go_on_after_the_cache() -> None:
-    layout = Layout.of([2, 2], past=[5, 0])
+    layout = Layout([2, 2], past=[5, 0])
     assert layout.positions.tolist() == [5, 6, 0, 1]
     assert layout.longest == 7
-    with pytest.raises(ValueError, match="2 sequences cannot continue 1 "):
-        Layout.of([1, 1], past=[3])
 
 
 @pytest.mark.parametrize("kind", CASES)

@@ -214,7 +214,7 @@ def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(bac
 
     def build(rate: float) -> attention.Attend:
         return attend_of(
-            AttentionChoice.of("causal"), Layout.of(lengths), heads=2, head_dim=8, dtype=q.dtype,
+            AttentionChoice.of("causal"), Layout(lengths), heads=2, head_dim=8, dtype=q.dtype,
             device="cpu", training=True, dropout=rate, backend=backend,
         )  # fmt: skip
 

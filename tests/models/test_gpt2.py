@@ -235,7 +235,7 @@ def test_gpt3s_layers_equal_transformers_with_a_mask_in_every_second_layer() -> 
     model = _random(SMALL.model_copy(update={"attention": GPT3}))
     oracle = _oracle(_random(SMALL))
     ids = _ids(30)
-    mask = dense_mask(GPT3[1], Layout.of([30]))
+    mask = dense_mask(GPT3[1], Layout([30]))
     bias = torch.zeros(30, 30).masked_fill(~mask, torch.finfo(torch.float32).min)[None, None]
     dense = oracle(ids[None]).logits[0]
     oracle.transformer.h[1].attn.register_forward_pre_hook(

@@ -50,7 +50,7 @@ def test_attention_sees_what_the_mask_says(name: str) -> None:
     size = len(example["input_ids"])
     assert objective.fields["mask"].names[int(example["mask"][0])] == name
     fields = {n: torch.from_numpy(example[n]) for n in ("first", "last")}
-    layout = Layout.of((size,), "cpu").with_fields(fields)
+    layout = Layout((size,), "cpu").with_fields(fields)
     seen = dense_mask(RANGE[0], layout).numpy()
     row, column = np.arange(size)[:, None], np.arange(size)[None]
     first = len(objective.restore(objective.unmask(example))[0]) + 2  # [CLS] A [SEP]

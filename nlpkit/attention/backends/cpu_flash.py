@@ -92,10 +92,6 @@ class _Shared:
             return None
         return bias if tile.hidden is None else bias.masked_fill_(tile.hidden, -torch.inf)
 
-    def make_keep_mask(self, seed: int) -> KeepMask | None:
-        """Return the masks of a layer's tiles, the same in both passes; None without dropout."""
-        return KeepMask(self.dropout, seed) if self.dropout else None
-
     def multiply(self, name: str, a: Tensor, b: Tensor) -> Tensor:
         out = self.get_buffer(name, a.shape[0], a.shape[1], b.shape[2])
         return out.copy_(torch.bmm(a, b)) if a.dtype in _HALF else torch.bmm(a, b, out=out)
@@ -139,10 +135,7 @@ class _Shared:
     def sum_table_grad(self, table: Tensor, layers: int) -> Tensor:
         """Return the gradient of the table, (rows, H), from so many layers; empty the buffers."""
         if layers != len(self._added):
-            raise RuntimeError(
-                "the gradient of a learned bias after a backward pass through other layers that "
-                "did not reach the bias; take both in one pass"
-            )
+            raise RuntimeError("a learned bias and its layers need one backward pass for both")
         grad = torch.zeros(table.shape[1], table.shape[0], dtype=self.exact)
         for tile, part in self._bias_grads.items():
             assert tile.bias_rows is not None
@@ -182,7 +175,7 @@ class _Attention(torch.autograd.Function):
         Q, K, V = tiling.pack(q), tiling.pack(k), tiling.pack(v)  # (M * H, D)
         ctx.layer = object()  # one that is no other layer's
         ctx.seed = draw_seed() if shared.dropout else 0
-        mask = shared.make_keep_mask(ctx.seed)
+        mask = KeepMask(shared.dropout, ctx.seed) if shared.dropout else None
         out = torch.empty_like(Q)
         lse = torch.empty(len(Q), 1, dtype=shared.exact)
         for tile, bias in shared.tiles:
@@ -218,7 +211,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     delta.index_fill_(0, tiling.empty_rows, 0)
     dQ = torch.empty_like(Q)
     dK, dV = torch.zeros(2, *Q.shape, dtype=shared.exact)
-    mask = shared.make_keep_mask(ctx.seed)
+    mask = KeepMask(shared.dropout, ctx.seed) if shared.dropout else None
     if ctx.needs_input_grad[3]:
         shared.start_backward(ctx.layer)
     for tile, bias in shared.tiles:

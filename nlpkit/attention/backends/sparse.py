@@ -60,9 +60,6 @@ class _Step:
         self.cuts: list[Cut] = make_cuts(request)
         self._buffers: dict[str, Tensor] = {}
 
-    def make_keep_mask(self, seed: int) -> KeepMask | None:
-        return KeepMask(self.dropout, seed) if self.dropout else None
-
     def take(self, order: Order, x: Tensor) -> Tensor:
         """Return the tokens of x (N, H, D) in this order, head by head, (H, M, D)."""
         return order.take(x).to(self.exact).transpose(0, 1)
@@ -94,7 +91,7 @@ class _Attention(torch.autograd.Function):
         out = torch.zeros(q.shape, dtype=step.exact)
         lse = out.new_full((*q.shape[:2], 1), -torch.inf)  # (N, H, 1), in units of log 2
         ctx.seed = draw_seed() if step.dropout else 0  # backward draws the same masks again
-        dropout = step.make_keep_mask(ctx.seed)
+        dropout = KeepMask(step.dropout, ctx.seed) if step.dropout else None
         for number, cut in enumerate(step.cuts):
             O, L = cut.queries.take(out), cut.queries.take(lse)  # noqa: E741 (the paper's symbols)
             of_rows = step.take(cut.queries, q), O.transpose(0, 1), L.transpose(0, 1)
@@ -156,7 +153,7 @@ def _forward(
 def _compute_gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
     step: _Step = ctx.step
     q, k, v, out, lse = ctx.saved_tensors
-    dropout = step.make_keep_mask(ctx.seed)
+    dropout = KeepMask(step.dropout, ctx.seed) if step.dropout else None
     delta = (grad.to(step.exact) * out).sum(-1, keepdim=True)
     sums = [torch.zeros(x.shape, dtype=step.exact) for x in (q, k, v)]
     for cut in step.cuts:

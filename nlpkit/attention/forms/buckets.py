@@ -33,10 +33,8 @@ class Buckets(FrozenConfig):
         parts = 4 if self.BIDIRECTIONAL else 2
         exact = self.num_buckets // parts
         if self.max_distance <= exact:
-            raise ValueError(
-                f"max_distance: {self.max_distance} must be larger than num_buckets // {parts} = "
-                f"{exact}, the distances with a bucket of their own"
-            )
+            what = f"num_buckets // {parts} = {exact}, the distances with a bucket of their own"
+            raise ValueError(f"max_distance: {self.max_distance} must be larger than {what}")
         return self
 
 
@@ -60,28 +58,23 @@ def bucket(
     return found + (distance > 0).long() * part if bidirectional else found
 
 
-@lru_cache(maxsize=8)
-def bucket_table(num_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
-    """Return (2 * max_distance + 1,): the bucket of each distance from -max to +max.
-
-    It is computed on the CPU, because rounding of the logarithm on another device could shift the
-    boundary of a bucket.
-    """
-    import torch
-
-    distance = torch.arange(-max_distance, max_distance + 1)
-    return bucket(distance, num_buckets, max_distance, bidirectional)
-
-
 def tensors(config: Buckets, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the shape of the bias table, which all layers share."""
     return {"table": ParamSpec((config.num_buckets, heads), shared=True)}
 
 
+@lru_cache(maxsize=8)
 def buffers(config: Buckets) -> dict[str, Tensor]:
-    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max."""
-    table = bucket_table(config.num_buckets, config.max_distance, config.BIDIRECTIONAL)
-    return {"buckets": table}
+    """Return `buckets`, (2 * max_distance + 1,): the row for each distance from -max to +max.
+
+    They are computed on the CPU, because rounding of the logarithm on another device could shift
+    the boundary of a bucket.
+    """
+    import torch
+
+    most = config.max_distance
+    distance = torch.arange(-most, most + 1)
+    return {"buckets": bucket(distance, config.num_buckets, most, config.BIDIRECTIONAL)}
 
 
 def bias_index(config: Buckets, buffers: Mapping[str, Tensor], q: Tokens, k: Tokens) -> Tensor:

@@ -115,11 +115,9 @@ def _make_tiles(
     step = math.ceil(length / math.ceil(length / most_rows))
     slices = [slice(top, min(top + step, length)) for top in range(0, length, step)]
     if count == 1 and (sight := _find_window(request)) is not None:
-        tiles = [_make_window_tile(request, tokens, rows, group, sight) for rows in slices]
-        return tiles, padding
+        return [_make_window_tile(request, tokens, r, group, sight) for r in slices], padding
     q, k = tokens[:, :, None], tokens[:, None, :]
-    visible = request.mask(q, k).expand(count, length, length)
-    visible = visible & ~padding[:, None, :]
+    visible = request.mask(q, k).expand(count, length, length) & ~padding[:, None, :]
     empty_rows = ~visible.any(-1) | padding
     # An empty row is computed as if it saw the first key; its output is then set to zero.
     visible[:, :, 0] |= empty_rows
@@ -128,16 +126,9 @@ def _make_tiles(
     for rows in slices:
         seen = visible[:, rows].any(0).any(0).nonzero()
         keys = slice(int(seen[0]), int(seen[-1]) + 1)
+        bias = None if bias_rows is None else bias_rows[:, rows, keys].reshape(-1)
         hidden = ~visible[:, rows, keys].reshape(-1)
-        tile = Tile(
-            group=group,
-            length=length,
-            rows=rows,
-            keys=keys,
-            hidden=hidden if hidden.any() else None,
-            bias_rows=None if bias_rows is None else bias_rows[:, rows, keys].reshape(-1),
-        )
-        tiles.append(tile)
+        tiles.append(Tile(group, length, rows, keys, hidden if hidden.any() else None, bias))
     return tiles, empty_rows
 
 
@@ -158,11 +149,4 @@ def _make_window_tile(
     length = tokens.shape[1]
     keys = slice(max(0, rows.start - sight[0]), min(length, rows.stop + sight[1]))
     hidden = ~request.mask(tokens[0, rows, None], tokens[0, None, keys]).reshape(-1)
-    return Tile(
-        group=group,
-        length=length,
-        rows=rows,
-        keys=keys,
-        hidden=hidden if hidden.any() else None,
-        bias_rows=None,
-    )
+    return Tile(group, length, rows, keys, hidden if hidden.any() else None, None)

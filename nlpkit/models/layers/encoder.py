@@ -148,7 +148,7 @@ def _queries(layout: Layout, rows: Tensor) -> Layout | None:
     sizes = torch.bincount(owners, minlength=len(layout.lengths)).tolist()
     if 0 in sizes or bool((owners.diff() < 0).any()):
         return None
-    return Layout.of(sizes, layout.device)
+    return Layout(sizes, layout.device)
 
 
 class TransformedHead(OutputHead):

@@ -45,7 +45,7 @@ class Keys:
         known = {name: field for name, field in fields.items() if field is not None}
         self.fields = {name: self._all(f"field {name}", field) for name, field in known.items()}
         if cache is not None:
-            self.layout = Layout.of(cache.lengths, layout.device)
+            self.layout = Layout(cache.lengths, layout.device)
         if has_memory:
             self._repeat()
 
@@ -70,7 +70,7 @@ class Keys:
         own, again = row[: layout.total].split(sizes), row[layout.total :].split(sizes)
         rows = torch.cat([part for pair in zip(own, again, strict=True) for part in pair])
         self.rows = rows
-        self.layout = Layout.of([2 * size for size in sizes], layout.device)
+        self.layout = Layout([2 * size for size in sizes], layout.device)
         self.fields = {name: torch.cat([field, field])[rows] for name, field in self.fields.items()}
         self.fields["memory"] = (rows >= layout.total).long()
 

@@ -176,7 +176,7 @@ class Model(TiedHead):
 def _layout_of(layout: Layout, index: Tensor) -> Layout:
     """Return the layout of some of the tokens, (M,)."""
     counts = torch.bincount(layout.document_ids[index], minlength=len(layout.lengths))
-    return Layout.of(counts.tolist(), index.device)
+    return Layout(counts.tolist(), index.device)
 
 
 def _queries(

@@ -121,7 +121,7 @@ class Model(TiedHead):
         layout = attention.layout_of(lengths, input_ids.device, cache)
         keys, source = None, None
         if source_ids is not None and source_lengths is not None:
-            keys = Layout.of(source_lengths, source_ids.device)
+            keys = Layout(source_lengths, source_ids.device)
             source = self._encode(keys, source_ids)
         kinds = self.attention_tensors
         heads = kinds.heads_like(self.token_embedding, 0.0, self.backend)
