@@ -1,4 +1,4 @@
-"""Write one page about one or several runs: curves, evaluations, recipe, differences, hashes."""
+"""Write one page about one or several runs: curves, evaluations, recipe, differences."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,7 +39,7 @@ class Asked:
 
 @shared()
 def command(runs: Runs, common: Common, asked: Asked) -> None:
-    """Write one page about one or several runs: curves, evaluations, recipe, differences, hashes.
+    """Write one page about one or several runs: curves, evaluations, recipe, differences.
 
     The page needs no network. The runs may still be running. Prints the path of the page. The
     setting train.trackers sends the same figures to TensorBoard and others while a run trains.
@@ -50,7 +50,8 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
     the first one: "no difference" where the interval holds 0. Only finished runs count there.
     """
     from nlpkit import report
-    from nlpkit.report import records, sweep
+    from nlpkit.report import sweep
+    from nlpkit.report.history import list_records
 
     if asked.csv and (asked.output is not None or common.json):
         raise UsageError(
@@ -63,8 +64,8 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
     histories = report.read(paths, may_be_empty=bool(folders))
     table = sweep.make_table(histories, asked.sort)
     if asked.csv:
-        as_table = records.write_csv(table.cells(), table.columns) if folders else ""
-        sys.stdout.write(as_table or records.write_steps(histories))
+        columns, rows = (table.columns, table.cells()) if folders else list_records(histories)
+        sys.stdout.write(sweep.write_csv(rows, columns))
         return
     page = None
     if with_steps := [history for history in histories if history.last_step]:

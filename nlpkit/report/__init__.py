@@ -3,13 +3,11 @@
 The same runs give the same bytes: the file contains no date.
 """
 
-import os
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from nlpkit.checkpoints.run_directory import RECIPE, runs_inside, seed_runs
-from nlpkit.disk import name_path_in_errors
+from nlpkit.disk import whole_file
 from nlpkit.errors import FileError, UsageError
 from nlpkit.report import page, svg
 from nlpkit.report.curves import make_charts
@@ -26,16 +24,16 @@ def read(runs: Sequence[Path], *, may_be_empty: bool = False) -> list[History]:
         FileError: a directory is neither, or is damaged; or a run has no step yet, which is left
             out inside of a folder, or with `may_be_empty` returned, too.
     """
-    found = []
     inside = {run: find_runs(run) for run in runs}
     paths = [path for run in runs for path in (inside[run] or [run])]
     labels = _label_runs(paths)
     if len(runs) == 1 and inside[runs[0]]:
         labels = [svg.replace_unprintable(str(path.relative_to(runs[0]))) for path in paths]
-    for path, label in zip(paths, labels, strict=True):
-        history = read_history(path, label, may_be_empty=may_be_empty or path not in runs)
-        if may_be_empty or history.last_step:
-            found.append(history)
+    found = [
+        read_history(path, label, may_be_empty=may_be_empty or path not in runs)
+        for path, label in zip(paths, labels, strict=True)
+    ]
+    found = [history for history in found if may_be_empty or history.last_step]
     if not found:
         raise FileError(f"{runs[0]}: nothing to report yet: no run in it has made a step")
     return found
@@ -59,7 +57,7 @@ def write(
     Raises:
         FileError: a directory is not a run, has no step yet or is damaged; `out` is unwritable.
         UsageError: the ending of `out` is not in ENDINGS.
-        Unsupported: `out` is a PNG and matplotlib is not installed.
+        Unsupported: `out` is a picture and matplotlib is not installed.
     """
     if out is None:
         out = runs[0] / "report.html" if len(runs) == 1 else Path("report.html")
@@ -67,23 +65,14 @@ def write(
     if ending not in ENDINGS:
         raise UsageError(f"{out}: a report ends in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     histories = read(runs) if histories is None else histories
-    charts, heading = make_charts(histories), page.make_heading(histories)
-    sheet = svg.lay_out(charts, [history.label for history in histories], heading)
-    draft = out.with_name(f".{out.name}.{os.getpid()}")
-    with name_path_in_errors(out):
-        try:
-            if ending == ".png":
-                from nlpkit.report.figures import draw_sheet
+    charts = make_charts(histories)
+    if ending == ".html":
+        with whole_file(out) as file:
+            file.write(svg.replace_unprintable(page.render(histories, charts)))
+    else:
+        from nlpkit.report.figures import draw_curves
 
-                draw_sheet(sheet, draft)
-            else:
-                text = (
-                    svg.write_sheet(sheet) if ending == ".svg" else page.render(histories, charts)
-                )
-                draft.write_text(svg.replace_unprintable(text), encoding="utf-8")
-            draft.replace(out)
-        finally:
-            draft.unlink(missing_ok=True)
+        draw_curves(charts, [h.label for h in histories], page.make_heading(histories), out)
     return out
 
 
@@ -91,9 +80,6 @@ def _label_runs(runs: Sequence[Path]) -> list[str]:
     """Return unique names of the runs: the name of the directory, or else the path."""
     names = [run.resolve().name for run in runs]
     names = [n if names.count(n) == 1 else str(run) for n, run in zip(names, runs, strict=True)]
-    seen: Counter[str] = Counter()
-    labels = []
-    for name in map(svg.replace_unprintable, names):
-        seen[name] += 1
-        labels.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return labels
+    names = [svg.replace_unprintable(name) for name in names]
+    counts = [names[:number].count(name) + 1 for number, name in enumerate(names)]
+    return [f"{n} ({c})" if c > 1 else n for n, c in zip(names, counts, strict=True)]

@@ -4,16 +4,17 @@ A curve of more than LIMIT points is drawn as the means of BUCKETS equal interva
 their smallest and largest values, so that every spike is visible.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from nlpkit.report.history import History, Record
+from nlpkit.report.history import History
 
 LIMIT, BUCKETS = 1500, 500
 # A gradient norm that varies by more than this is drawn on a logarithmic axis.
 _WIDE = 30.0
+_MARKERS = 60  # held-out curves with at most this number of points have dots
 # Columns of a history with the title and unit of their charts, and what they are multiplied by.
 _RECORDED = (
     ("lr", "Learning rate", "per step", 1.0),
@@ -27,7 +28,7 @@ _RECORDED = (
 class Line:
     """A curve: `x`, `y` (P,), and the band `low` to `high` (P,) if it is averaged.
 
-    `number` is the index of the run, which selects the colour; `strong` curves are thick with dots.
+    `number` is the index of the run, which selects the colour; `strong` curves are thick.
     """
 
     name: str
@@ -38,16 +39,22 @@ class Line:
     high: np.ndarray | None = None
     strong: bool = False
 
+    @property
+    def has_dots(self) -> bool:
+        """Whether its points are marked; a line with a single point would be invisible."""
+        count = np.isfinite(self.y).sum()
+        return count == 1 or (self.strong and count <= _MARKERS)
+
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over training steps, and horizontal lines (`levels`): `(name, value, number)`."""
+    """Curves over training steps, and horizontal lines (`levels`): `(value, number)`."""
 
     key: str
     title: str
     unit: str
     lines: list[Line]
-    levels: list[tuple[str, float, int]] = field(default_factory=list)
+    levels: list[tuple[float, int]] = field(default_factory=list)
     logarithmic: bool = False
 
 
@@ -69,22 +76,21 @@ def make_charts(histories: Sequence[History]) -> list[Chart]:
     """Return the charts of the runs: losses, scores, optimizer, speed, memory."""
     # A task that does not generate text has a loss per row, not per token.
     unit = " or ".join(sorted({history.loss_unit for history in histories}, reverse=True))
-    charts = [
-        Chart("loss", "Loss", unit, _make_losses(histories), levels=_find_entropies(histories))
-    ]
+    run_of_entropy: dict[float, int] = {}
+    for number, history in enumerate(histories):
+        if history.entropy is not None:
+            run_of_entropy.setdefault(history.entropy, number)
+    charts = [Chart("loss", "Loss", unit, _make_losses(histories), [*run_of_entropy.items()])]
     parts = sorted({name for history in histories for name in history.parts})
     # A single part is equal to the total loss. A part has no unit, since it may be a share, such as
     # that of right answers.
     for part in parts if len(parts) > 1 else ():
-        charts.append(
-            Chart(f"loss.{part}", part, "mean over its targets", _make_losses(histories, part))
-        )
+        lines = _make_losses(histories, part)
+        charts.append(Chart(f"loss.{part}", part, "mean over its targets", lines))
     for name in sorted({name for history in histories for name in history.scores}):
-        lines = [
-            line
-            for number, history in enumerate(histories)
-            for line in _make_held_out(history, number, history.label, _score(name))
-        ]
+        lines = []
+        for number, history in enumerate(histories):
+            lines += _make_held_out(history, number, history.label, "metrics", name)
         charts.append(Chart(f"score.{name}", f"Held out: {name}", "score", lines))
     return charts + [_make_recorded(histories, *each) for each in _RECORDED]
 
@@ -94,49 +100,33 @@ def _make_losses(histories: Sequence[History], part: str | None = None) -> list[
     lines = []
     for number, history in enumerate(histories):
         before = f"{history.label}: " if len(histories) > 1 else ""
-        steps = history.columns["step"]
-        values = history.columns["loss"] if part is None else history.parts.get(part)
-        if values is not None and len(steps):
-            lines.append(thin_out(f"{before}training", number, steps, values))
-        lines += _make_held_out(history, number, f"{before}held out", _loss(part))
+        values = history.column("loss") if part is None else history.parts.get(part)
+        if values is not None and len(values):
+            lines.append(thin_out(f"{before}training", number, history.column("step"), values))
+        lines += _make_held_out(history, number, f"{before}held out", "losses", part)
     return lines
 
 
-def _loss(part: str | None) -> Callable[[Record], float | None]:
-    return lambda figures: figures["loss"] if part is None else figures["losses"].get(part)
-
-
-def _score(name: str) -> Callable[[Record], float | None]:
-    return lambda figures: figures["metrics"].get(name)
-
-
 def _make_held_out(
-    history: History, number: int, name: str, value_of: Callable[[Record], float | None]
+    history: History, number: int, name: str, group: str, figure: str | None
 ) -> list[Line]:
     """Return a figure of the evaluations, if there is one; what is undefined is a gap."""
-    values = [value_of(figures) for figures in history.evaluations.values()]
+    found = history.evaluations
+    values = [
+        each["loss"] if figure is None else each[group].get(figure) for each in found.values()
+    ]
     if all(value is None for value in values):
         return []
-    steps = np.array(list(history.evaluations), dtype=np.float64)
-    return [thin_out(name, number, steps, np.array(values, dtype=np.float64), strong=True)]
-
-
-def _find_entropies(histories: Sequence[History]) -> list[tuple[str, float, int]]:
-    """Return the unigram entropy of the held-out text of each run, without duplicates."""
-    run_of_entropy: dict[float, int] = {}
-    for number, history in enumerate(histories):
-        if history.entropy is not None:
-            run_of_entropy.setdefault(history.entropy, number)
-    return [("unigram entropy", entropy, number) for entropy, number in run_of_entropy.items()]
+    return [thin_out(name, number, np.array([*found], float), np.array(values, float), strong=True)]
 
 
 def _make_recorded(
     histories: Sequence[History], key: str, title: str, unit: str, scale: float
 ) -> Chart:
     lines = [
-        thin_out(history.label, number, history.columns["step"], history.columns[key] * scale)
+        thin_out(history.label, number, history.column("step"), history.column(key) * scale)
         for number, history in enumerate(histories)
-        if np.isfinite(history.columns[key]).any()
+        if np.isfinite(history.column(key)).any()
     ]
     values = np.concatenate([np.zeros(0), *[line.y for line in lines]])
     values = values[np.isfinite(values) & (values > 0)]

@@ -1,4 +1,4 @@
-"""Charts and masks as PNG. matplotlib is an optional dependency, imported only here."""
+"""Curves, masks and tables as pictures, by matplotlib: an extra, imported only here."""
 
 import math
 import re
@@ -14,11 +14,10 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import Unsupported, not_installed
 from nlpkit.plural import number_of
 from nlpkit.report import svg
+from nlpkit.report.curves import Chart
 from nlpkit.train.log import Log
 
 _MISSING = "Glyph .* missing from"  # the beginning of matplotlib's warning
-_PIXELS = 100  # of a sheet, in an inch
-_POINT = 72 / _PIXELS  # one pixel
 READABLE = 48  # up to this number of tokens or classes the axes have labels
 _WITH_COUNTS = 30  # up to this number of classes the cells of a confusion table have numbers
 
@@ -47,6 +46,8 @@ def _pyplot() -> Any:
         raise Unsupported(f"drawing: {not_installed('matplotlib')}") from error
     matplotlib.use("Agg")
     matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
+    matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
+    matplotlib.rcParams["svg.hashsalt"] = "nlpkit"  # the same curves give the same bytes
     import matplotlib.pyplot as plt
     from matplotlib import font_manager
 
@@ -57,42 +58,49 @@ def _pyplot() -> Any:
     return plt
 
 
-def draw_sheet(sheet: svg.Sheet, path: Path) -> None:
-    """Draw a sheet of charts as PNG: the shapes of its SVG file, in its light colours."""
+def draw_curves(charts: Sequence[Chart], labels: Sequence[str], heading: str, path: Path) -> None:
+    """Draw the charts of the runs with these labels, two in a row, as SVG or PNG."""
     plt = _pyplot()
-    width, height = sheet.size
-    figure = plt.figure(figsize=(width / _PIXELS, height / _PIXELS), dpi=_PIXELS)
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0), autoscale_on=False)
-    axes.axis("off")
-    for shape in sheet.head:
-        _draw(axes, shape)
-    for chart, x, y in sheet.places:
-        for shape in svg.make_shapes(chart):
-            _draw(axes, shape._replace(points=shape.points + np.array([x, y])))
-    figure.savefig(path, dpi=1.5 * _PIXELS, format="png", metadata={"Software": None})
-    plt.close(figure)
-
-
-def _draw(axes: Any, shape: svg.Shape) -> None:
-    x, y = shape.points.T
-    colour = svg.PALETTE[shape.number % len(svg.PALETTE)][0]
-    match shape.kind:
-        case "text":
-            weight = "bold" if shape.bold else "normal"
-            align = {"start": "left", "middle": "center", "end": "right"}[shape.anchor]
-            axes.text(x[0], y[0], shape.text, ha=align, size=shape.size * _POINT, weight=weight,
-                      color=svg.TEXT[0])  # fmt: skip
-        case "band":
-            axes.fill(x, y, color=colour, alpha=0.2, lw=0)
-        case "dots":
-            axes.plot(x, y, "o", color=colour, ms=6 * _POINT, mew=0)
-        case kind:
-            width = svg.STROKES[kind] * _POINT
-            dash = "2 4" if kind == "level" else svg.DASHES[shape.number // 8 % len(svg.DASHES)]
-            lengths = [float(length) * _POINT / width for length in dash.split() if dash != "none"]
-            colour = {"grid": svg.GRID[0], "frame": svg.TEXT[0]}.get(kind, colour)
-            axes.plot(x, y, color=colour, lw=width, ls=(0, lengths) if lengths else "-",
-                      alpha=0.65 if kind == "thin" else 1.0)  # fmt: skip
+    rows = math.ceil(len(charts) / 2)
+    height = 3 * rows + 0.6 + 0.2 * len(labels)
+    figure, grid = plt.subplots(
+        rows, 2, figsize=(10.4, height), layout="constrained", squeeze=False
+    )
+    looks = [
+        {
+            "color": svg.PALETTE[number % len(svg.PALETTE)][0],
+            "ls": ("-", "--", ":", "-.")[number // len(svg.PALETTE) % 4],
+        }
+        for number in range(len(labels))
+    ]
+    for axes in grid.flat[len(charts) :]:
+        axes.set_visible(False)
+    for axes, chart in zip(grid.flat, charts, strict=False):
+        title = svg.replace_unprintable(f"{chart.title}, {chart.unit}")
+        axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
+        axes.set_xlabel("step", fontsize=9)
+        axes.tick_params(labelsize=9)
+        axes.grid(color="#d9dde2")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        if chart.logarithmic:
+            axes.set_yscale("log")
+        for line in chart.lines:
+            look = looks[line.number] | {"marker": "o" if line.has_dots else "", "ms": 3}
+            width, alpha = (1.8, 1.0) if line.strong else (1.0, 0.65)
+            axes.plot(line.x, line.y, lw=width, alpha=alpha, **look)
+            if line.low is not None:
+                colour = looks[line.number]["color"]
+                axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, lw=0)
+        for value, number in chart.levels:
+            axes.axhline(value, color=looks[number]["color"], ls=":", lw=1)
+    figure.suptitle(svg.replace_unprintable(f"{heading}\nthin: training, thick: held out"))
+    # matplotlib leaves out what begins with an underscore.
+    handles = [plt.Line2D([], [], lw=1.8, label=f" {label}", **look)
+               for label, look in zip(labels, looks, strict=True)]  # fmt: skip
+    figure.legend(handles=handles, loc="outside lower left")
+    metadata = {"Date": None} if path.suffix.lower() == ".svg" else {"Software": None}
+    _save(plt, figure, path, metadata=metadata)
 
 
 def mask_figure(
@@ -149,10 +157,10 @@ def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) ->
     _save(plt, figure, path)
 
 
-def _save(plt: Any, figure: Any, path: Path) -> None:
+def _save(plt: Any, figure: Any, path: Path, **options: Any) -> None:
     with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_MISSING)
-        figure.savefig(path, dpi=120, bbox_inches="tight")
+        figure.savefig(path, dpi=120, bbox_inches="tight", **options)
     others = [each for each in caught if not re.match(_MISSING, str(each.message))]
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

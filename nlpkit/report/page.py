@@ -18,16 +18,14 @@ from nlpkit.durations import written
 from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.curves import BUCKETS, LIMIT, Chart
-from nlpkit.report.history import ORDER, RESULT, History, Record, find_first_difference
+from nlpkit.report.history import History, Record
 from nlpkit.train.state import LOSS
 
 _LAST = 20  # evaluations in a table; the chart has all
 _NONE = "–"
-_SHOWN = 16  # hexadecimal digits of a hash: 64 bits
 # Of run.json, in rows of their own or in no row.
 _NO_ROW = {
-    "budget_seconds", "steps", "finished", "step", "data", "finite", "diverged",
-    "held_out_unigram_entropy",
+    "budget_seconds", "steps", "finished", "step", "finite", "diverged", "held_out_unigram_entropy",
 }  # fmt: skip
 Cell = str | tuple[str, str]  # text, or text and its class
 
@@ -46,16 +44,18 @@ def render(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     # The page loads nothing and runs only this script, even if some text is not escaped.
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    colours = f"{svg.make_style(False)}\n@media screen and (prefers-color-scheme:dark){{"
-    sections = [_facts(histories), _figures(histories, charts), _evaluations(histories)]
-    sections += [_recipe(histories), _receipt(histories)]
+    dark = f"@media screen and (prefers-color-scheme:dark){{{svg.make_style(True)}}}"
+    sections = [_write_facts(histories), _write_charts(histories, charts)]
+    sections += [_write_evaluations(histories), _write_recipe(histories)]
+    if len(histories) > 1:
+        sections.append(_write_differences(histories))
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width,initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{title}</title>\n<style>{css}{svg.SHAPES}{colours}{svg.make_style(True)}}}"
-        f"</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+        f"<title>{title}</title>\n<style>{css}{svg.make_style(False)}\n{dark}</style>\n"
+        f"</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
         + "\n".join(sections)
         + f"\n</main>\n<footer>nlpkit {__version__}</footer>\n"
         f'<script type="application/json" id="curves">{_write_data(charts)}</script>\n'
@@ -92,7 +92,7 @@ def _format_figure(value: float | None, digits: int = 4) -> str:
     return _NONE if value is None or math.isnan(value) else f"{value:,.{digits}f}"
 
 
-def _facts(histories: Sequence[History]) -> str:
+def _write_facts(histories: Sequence[History]) -> str:
     columns = [_collect_facts(history) for history in histories]
     names = dict.fromkeys(name for facts in columns for name in facts)
     rows = [[name, *[facts.get(name, _NONE) for facts in columns]] for name in names]
@@ -102,7 +102,7 @@ def _facts(histories: Sequence[History]) -> str:
 
 
 def _collect_facts(history: History) -> dict[str, str]:
-    columns, status = history.columns, history.status
+    status = history.status
     # Recipes with a length in epochs have null; older runs have `steps` only in the recipe.
     planned = status.get("steps") or history.settings.get("train.steps", "?")
     facts = {
@@ -111,13 +111,15 @@ def _collect_facts(history: History) -> dict[str, str]:
         "steps": f"{history.last_step:,} of {planned} planned",
     }
     budget = status.get("budget_seconds")
-    if isinstance(budget, int | float):
-        used = f"{written(history.spent)} of " if history.spent else ""
-        facts |= {"steps": f"{history.last_step:,}", "budget": f"{used}{written(budget)}"}
-    if len(columns["step"]):
-        speed, memory = columns["tokens_per_second"], columns["memory_bytes"]
-        facts["tokens"] = f"{columns['tokens'][-1]:,.0f}"
-        facts["last training loss"] = f"{_format_figure(columns['loss'][-1])} {history.loss_unit}"
+    if budget is not None:
+        spent = max((record.get("spent") or 0.0 for record in history.steps), default=0.0)
+        facts["steps"] = f"{history.last_step:,}"
+        facts["budget"] = f"{written(spent)} of {written(budget)}" if spent else written(budget)
+    if history.steps:
+        speed, memory = history.column("tokens_per_second"), history.column("memory_bytes")
+        facts["tokens"] = f"{history.column('tokens')[-1]:,.0f}"
+        loss = _format_figure(history.column("loss")[-1])
+        facts["last training loss"] = f"{loss} {history.loss_unit}"
         if np.isfinite(speed).any():
             facts["median speed"] = f"{np.nanmedian(speed):,.0f} tokens/s"
         if np.isfinite(memory).any():
@@ -133,12 +135,10 @@ def _collect_facts(history: History) -> dict[str, str]:
     for key, value in status.items():
         if key not in _NO_ROW:
             facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    if history.half_lines:
-        facts["left out"] = f"{history.half_lines} incomplete line at the end of metrics.jsonl"
     return facts
 
 
-def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
+def _write_charts(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     legend = "".join(
         f'<li><svg class="chart" viewBox="0 0 28 8" width="28" height="8" aria-hidden="true">'
         f'<path class="strong {svg.get_classes(number)}" d="M0 4H28"/></svg>{escape(h.label)}</li>'
@@ -154,7 +154,7 @@ def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
         )
     figures = [
         f"<figure>\n<figcaption>{escape(chart.title)} <span>{escape(chart.unit)}</span>"
-        f'</figcaption>\n{_drawing(chart)}\n<p class="read"></p>\n</figure>'
+        f'</figcaption>\n{svg.draw(chart)}\n<p class="read"></p>\n</figure>'
         for chart in charts
         if chart.lines
     ]
@@ -164,11 +164,6 @@ def _figures(histories: Sequence[History], charts: Sequence[Chart]) -> str:
         "Curves", f'<ul class="legend">{legend}</ul>', f"<p>{note}</p>",
         '<div class="charts">', *figures, "</div>", *remarks,
     )  # fmt: skip
-
-
-def _drawing(chart: Chart) -> str:
-    x0, x1, *_ = svg.find_limits(chart)
-    return svg.draw(chart, f' data-key="{escape(chart.key)}" data-x0="{x0:g}" data-x1="{x1:g}"')
 
 
 def _write_data(charts: Sequence[Chart]) -> str:
@@ -188,7 +183,7 @@ def _write_data(charts: Sequence[Chart]) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def _evaluations(histories: Sequence[History]) -> str:
+def _write_evaluations(histories: Sequence[History]) -> str:
     tables = []
     for history in histories:
         figures = history.evaluations
@@ -219,7 +214,7 @@ def _make_evaluation_row(figures: Record, parts: Sequence[str], scores: Sequence
             _format_figure(figures.get("bits_per_character"), 3)]  # fmt: skip
 
 
-def _recipe(histories: Sequence[History]) -> str:
+def _write_recipe(histories: Sequence[History]) -> str:
     """Return the table of all settings; those that differ between the runs are first, marked."""
     labels = [history.label for history in histories]
     keys = dict.fromkeys(key for history in histories for key in history.settings)
@@ -240,54 +235,28 @@ def _recipe(histories: Sequence[History]) -> str:
     return _section("Recipe", _table(caption, ["setting", *labels], [*different, *equal]))
 
 
-def _receipt(histories: Sequence[History]) -> str:
-    """Return a table of hashes to compare runs, also runs in different reports."""
-    steps = {10**n for n in range(9)}
-    steps |= {step for h in histories for step in h.weights}
-    steps |= {int(step) for h in histories for step in h.columns["step"][-1:]}
-    rows: list[list[Cell]] = [
-        _make_hash_row("settings except name and out", [h.settings_hash() for h in histories]),
-        _make_hash_row("text and tokenizer", [str(h.status.get("data") or "") for h in histories]),
+def _write_differences(histories: Sequence[History]) -> str:
+    """Return the table of where runs that began alike part from the first one."""
+    first, *others = histories
+    rows = [
+        [name, *(_find_first_difference(first, other, columns) for other in others)]
+        for name, columns in (
+            ("data order: tokens and targets", ("tokens", "targets")),
+            ("results: loss, rate, gradient norm", ("loss", "lr", "grad_norm")),
+        )
     ]
-    for name, columns in (("data order", ORDER), ("results", RESULT)):
-        steps_of = [_first_difference(histories[0], h, columns) for h in histories[1:]]
-        if steps_of:
-            rows.append([f"{name}, beside {histories[0].label}", "", *steps_of])
-    orders, results = ([h.hashes(c, steps) for h in histories] for c in (ORDER, RESULT))
-    weights = [h.weights for h in histories]
-    for step in sorted(steps):
-        for name, of_runs in (
-            (f"data order to step {step:,}", orders),
-            (f"results to step {step:,}", results),
-            (f"weights at step {step:,}", weights),
-        ):
-            if any(step in of_run for of_run in of_runs):
-                rows.append(_make_hash_row(name, [of_run.get(step, "") for of_run in of_runs]))
-    note = (
-        f"The first {_SHOWN} digits of SHA-256. Two runs that are equal bit for bit have the same "
-        "hashes; the first hash that differs shows where the runs differ. Data order: step, tokens "
-        "and targets of each recorded step; results: its loss, learning rate and gradient norm; "
-        "weights: those of the model, or of the adapters, in each existing checkpoint."
-    )
-    if len(histories) > 1:
-        note += " ≠: differs from the first run that has it."
-    table = _table("Determinism receipt", ["of", *[h.label for h in histories]], rows)
-    return _section("Determinism receipt", f"<p>{note}</p>", table)
+    caption = f"Recorded steps beside those of {first.label}, bit for bit"
+    table = _table(caption, ["", *(history.label for history in others)], rows)
+    return _section("Where the runs part", table)
 
 
-def _first_difference(one: History, other: History, columns: tuple[str, ...]) -> str:
-    step, common = find_first_difference(one, other, columns)
-    if not common:
-        return "no step in common"
-    if step is None:
-        return f"equal in {all_of(common, 'common steps')}"
-    return f"first differs at step {step:,}"
-
-
-def _make_hash_row(name: str, hashes: Sequence[str]) -> list[Cell]:
-    first = next(filter(None, hashes), "")
-    cells: list[Cell] = []
-    for value in hashes:
-        text = value[:_SHOWN] or _NONE
-        cells.append((f"≠ {text}", "hash differs") if value not in ("", first) else (text, "hash"))
-    return [name, *cells]
+def _find_first_difference(one: History, other: History, columns: Sequence[str]) -> str:
+    """Return at which recorded step the values of the columns first differ, in words."""
+    records = {record["step"]: [record.get(name) for name in columns] for record in one.steps}
+    common = 0
+    for record in other.steps:
+        if record["step"] in records:
+            common += 1
+            if records[record["step"]] != [record.get(name) for name in columns]:
+                return f"first differs at step {record['step']:,}"
+    return f"equal in {all_of(common, 'common steps')}" if common else "no step in common"

@@ -3,15 +3,17 @@
 The figures of a run are those of its best evaluation, by `train.best_by` of its recipe.
 """
 
+import csv
+import io
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
-from nlpkit.report import difference
+from nlpkit.report import seeds
 from nlpkit.report.history import FIGURES, History, Record
 from nlpkit.score import named
 from nlpkit.text_table import aligned
@@ -63,21 +65,13 @@ class Table:
         ]
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs with the same settings but for the seed, and the mean of the figure of the table."""
-
-    settings: Record
-    seeds: list[object]
-    values: list[float]
-
-    @property
-    def mean(self) -> float | None:
-        return statistics.fmean(self.values) if self.values else None
-
-    @property
-    def std(self) -> float | None:
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+def write_csv(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> str:
+    """Return rows as CSV with a header; what a row lacks is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def make_table(histories: Sequence[History], sort: str | None = None) -> Table:
@@ -109,35 +103,30 @@ def make_table(histories: Sequence[History], sort: str | None = None) -> Table:
     if sort is None:
         sort = f"{HELD_OUT}{histories[0].best_by}" if histories else LOSS
         sort = next((name for name in (sort, LOSS, "steps") if name in shown), "run")
-    known = ["run", *differ, "state", *shown]
-    if sort not in known:
-        near = registry.suggest(sort, known) or f"; columns: {', '.join(known)}"
+    table = Table(rows, differ, shown, sort)
+    if sort not in table.columns:
+        near = registry.suggest(sort, table.columns) or f"; columns: {', '.join(table.columns)}"
         raise UsageError(f"--sort {sort}: no such column{near}")
     rows.sort(key=lambda row: _sort_key(row, sort))
-    return Table(rows, differ, shown, sort)
+    return table
 
 
 def collect_figures(history: History) -> dict[str, float | None]:
     """Return the steps and the last training loss of a run, and its best evaluation."""
-    losses = history.columns[LOSS]
     found: dict[str, float | None] = {"steps": history.last_step}
-    found[LOSS] = float(losses[-1]) if len(losses) else None
+    found[LOSS] = history.steps[-1].get(LOSS) if history.steps else None
     if history.best is not None:
         best = history.evaluations[history.best[0]]
         found["best_step"] = history.best[0]
-        found |= {f"{HELD_OUT}{name}": best.get(name) for name in FIGURES}
-        found |= {f"{HELD_OUT}{name}": value for name, value in best["metrics"].items()}
-    return {name: _or_none(value) for name, value in found.items()}
-
-
-def _or_none(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
+        figures = {name: best.get(name) for name in FIGURES} | best["metrics"]
+        found |= {f"{HELD_OUT}{name}": value for name, value in figures.items()}
+    return {k: v if v is not None and math.isfinite(v) else None for k, v in found.items()}
 
 
 def _sort_key(row: Row, sort: str) -> tuple[object, ...]:
     """Return the key that sorts a run: what is undefined is last, and runs by their settings."""
     if sort in ("run", "state"):
-        return ("", getattr(row, sort))
+        return (row.run if sort == "run" else row.state,)
     value = row.settings[sort] if sort in row.settings else row.figures.get(sort)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value is None, 1, json.dumps(value)
@@ -155,9 +144,10 @@ def is_lower_better(figure: str) -> bool:
         return False
 
 
-def group_seeds(of: Table) -> list[Group]:
+def group_seeds(of: Table) -> list[Record]:
     """Return the runs with equal settings but for the seed, in the order of their means.
 
+    Each group has `settings`, the `seeds`, `values`, `mean` and `std` of the figure of the table.
     Only finished runs have a value; there are no groups if no two runs differ in the seed alone.
     """
     rows: dict[str, list[Row]] = {}
@@ -167,21 +157,28 @@ def group_seeds(of: Table) -> list[Group]:
         return []
     found = []
     for members in rows.values():
-        settings = {key: value for key, value in members[0].settings.items() if key != SEED}
-        values = _finished_values(members, of.sort)
-        seeds = [row.settings[SEED] for row, _ in values]
-        found.append(Group(settings, seeds, [value for _, value in values]))
+        finished = _finished_values(members, of.sort)
+        values = [value for _, value in finished]
+        found.append(
+            {
+                "settings": {k: v for k, v in members[0].settings.items() if k != SEED},
+                "seeds": [seed for seed, _ in finished],
+                "values": values,
+                "mean": statistics.fmean(values) if values else None,
+                "std": statistics.stdev(values) if len(values) > 1 else None,
+            }
+        )
     sign = 1 if is_lower_better(of.sort) else -1
-    return sorted(found, key=lambda g: (g.mean is None, sign * (g.mean or 0)))
+    return sorted(found, key=lambda g: (g["mean"] is None, sign * (g["mean"] or 0)))
 
 
-def _finished_values(rows: Sequence[Row], figure: str) -> list[tuple[Row, float]]:
-    """Return the finished runs that have this figure, with it."""
-    found = [(row, row.figures.get(figure)) for row in rows if row.state == "finished"]
-    return [(row, value) for row, value in found if value is not None]
+def _finished_values(rows: Sequence[Row], figure: str) -> list[tuple[object, float]]:
+    """Return the seed and the figure of each finished run that has it."""
+    found = [(r.settings.get(SEED), r.figures.get(figure)) for r in rows if r.state == "finished"]
+    return [(seed, value) for seed, value in found if value is not None]
 
 
-def compare(sides: Mapping[str, Sequence[Row]], figure: str) -> dict[str, difference.Difference]:
+def compare(sides: Mapping[str, Sequence[Row]], figure: str) -> dict[str, seeds.Difference]:
     """Return the difference of each side to the first one, by its name; sides are equal settings.
 
     Only finished runs count. A side without any has no difference.
@@ -189,7 +186,7 @@ def compare(sides: Mapping[str, Sequence[Row]], figure: str) -> dict[str, differ
     values = {name: [v for _, v in _finished_values(rows, figure)] for name, rows in sides.items()}
     first, *others = values
     return {
-        name: difference.welch(values[first], values[name])
+        name: seeds.welch(values[first], values[name])
         for name in others
         if values[first] and values[name]
     }
@@ -203,9 +200,9 @@ def format_table(of: Table) -> str:
         keys = [key for key in of.settings if key != SEED]
         rows = [[*keys, "seeds", f"mean {of.sort}", "std"]]
         for group in found:
-            settings = [format_value(_to_value(group.settings[key]), key) for key in keys]
-            figures = [format_value(value, of.sort) for value in (group.mean, group.std)]
-            rows.append([*settings, str(len(group.values)), *figures])
+            settings = [format_value(_to_value(group["settings"][key]), key) for key in keys]
+            figures = [format_value(group[name], of.sort) for name in ("mean", "std")]
+            rows.append([*settings, str(len(group["values"])), *figures])
         tables.append(rows)
     return "\n\n".join("\n".join(aligned(rows, numbers=False)) for rows in tables)
 
@@ -227,10 +224,5 @@ def _to_value(value: object) -> Value:
 
 def to_json(of: Table) -> Record:
     """Return the table and its groups as plain data."""
-    return {
-        "sort": of.sort,
-        "rows": [asdict(row) for row in of.rows],
-        "groups": [
-            asdict(group) | {"mean": group.mean, "std": group.std} for group in group_seeds(of)
-        ],
-    }
+    rows = [asdict(row) for row in of.rows]
+    return {"sort": of.sort, "rows": rows, "groups": group_seeds(of)}

@@ -1,11 +1,9 @@
 """`nlpkit report`: what the page says is what the files say, in a page that is safe and alone."""
 
-import hashlib
 import json
 import random
 import re
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -132,7 +130,9 @@ def test_page_is_well_formed_labelled_and_alone(runs: dict[str, Path], tmp_path:
     page = page_of(*runs.values(), out=out)
     assert len(page.texts["h1"]) == 1
     names = [tag for tag, _ in page.elements]
-    assert names.count("table") == len(page.tables) == 6  # facts, 3 evaluations, recipe, receipt
+    assert (
+        names.count("table") == len(page.tables) == 6
+    )  # facts, 3 evaluations, recipe, differences
     charts = [a for tag, a in page.elements if tag == "svg" and a.get("role") == "img"]
     assert len(charts) == 7 == len(page.texts["figcaption"])
     titles = page.texts["title"]
@@ -206,35 +206,15 @@ def test_differences_are_exactly_the_differing_settings(
     assert len(marked) == 6
 
 
-def test_receipt_of_a_repeated_run_is_the_same(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_repeated_run_is_equal_and_another_seed_differs(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
     page = page_of(runs["a"], runs["b"], runs["c"], out=tmp_path / "r.html")
-    receipt = page.table("Determinism receipt")
-    assert receipt[0] == ["of", "a", "b", "c"]
-    rows = {row[0]: row[1:] for row in receipt[1:]}
-    for name in ("data order", "results"):
-        first = rows.pop(f"{name}, beside a")
-        assert first[:2] == ["", "equal in all 12 common steps"]
-        assert first[2] == "first differs at step 1"
-    assert all(row[0] == row[1] for row in rows.values())
-    # keep: 2, save_every: 4, and an evaluation at 5 and 10: the best and the last are there
-    manifest = json.loads(
-        (runs["a"] / "checkpoints/step-00000012/manifest.json").read_text("utf-8")
-    )
-    assert rows["weights at step 12"][0] == manifest["files"]["model.safetensors"]["sha256"][:16]
-    assert rows["results to step 1"][2].startswith("≠ ")
-    assert rows["text and tokenizer"][0] == rows["text and tokenizer"][2]
-
-
-def test_receipt_is_the_hash_of_the_records_by_hand(run: Path, tmp_path: Path) -> None:
-    page = page_of(run, out=tmp_path / "r.html")
-    assert page.curves()["memory_bytes"][0]["y"] == [1.0] * 20  # 2^20 bytes are a MiB
-    rows = {row[0]: row[1] for row in page.table("Determinism receipt")[1:]}
-    packed = b"".join(struct.pack("<3d", n, 100 * n, 40) for n in range(1, 11))
-    assert rows["data order to step 10"] == hashlib.sha256(packed).hexdigest()[:16]
-    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
-    first = json.loads(lines[0])
-    packed = struct.pack("<4d", 1, first["loss"], first["lr"], first["grad_norm"])
-    assert rows["results to step 1"] == hashlib.sha256(packed).hexdigest()[:16]
+    head, *rows = page.table("bit for bit")
+    assert head == ["", "b", "c"]
+    assert [row[1:] for row in rows] == [
+        ["equal in all 12 common steps", "first differs at step 1"]
+    ] * 2
 
 
 def test_runs_that_part_in_the_middle_are_told_apart_there(run: Path, tmp_path: Path) -> None:
@@ -243,11 +223,10 @@ def test_runs_that_part_in_the_middle_are_told_apart_there(run: Path, tmp_path: 
     change(other, 7, loss=3.25)
     change(other, 9, targets=41)
     page = page_of(run, other, out=tmp_path / "r.html")
-    rows = {row[0]: row[1:] for row in page.table("Determinism receipt")}
-    assert rows[f"data order, beside {run.name}"] == ["", "first differs at step 9"]
-    assert rows[f"results, beside {run.name}"] == ["", "first differs at step 7"]
-    assert not rows["results to step 1"][1].startswith("≠")
-    assert rows["results to step 10"][1].startswith("≠")
+    assert [row[1] for row in page.table("bit for bit")[1:]] == [
+        "first differs at step 9",
+        "first differs at step 7",
+    ]
     assert page.table("none differs")[1:] == [
         ["name", '"x"', '"x"'],
         ["seed", "1", "1"],
@@ -274,46 +253,41 @@ def test_words_from_files_are_never_markup(run: Path, tmp_path: Path) -> None:
     drawn = report.write([evil], tmp_path / "r.svg")
     names = {each.tag.rpartition("}")[2] for each in ElementTree.parse(drawn).iter()}
     assert not {"script", "img", "image", "a", "foreignObject"} & names
+    assert f"Run {evil.name}" in _texts(drawn)
 
 
-def test_half_last_line_is_left_out_and_counted(run: Path, tmp_path: Path) -> None:
+def test_half_last_line_is_left_out(run: Path, tmp_path: Path) -> None:
     metrics = run / "metrics.jsonl"
     whole = metrics.read_bytes()
     metrics.write_bytes(whole + b'{"step": 21, "lo')
     facts = dict(page_of(run, out=tmp_path / "r.html").table("Facts"))
-    assert facts["left out"] == "1 incomplete line at the end of metrics.jsonl"
     assert facts["steps"] == "20 of 40 planned"
     assert facts["state"] == "not finished"
     metrics.write_bytes(whole.removesuffix(b"\n"))  # whole, only its end is missing
     page = page_of(run, out=tmp_path / "r.html")
-    assert "left out" not in dict(page.table("Facts"))
     assert page.table("evaluations")[-1][0].startswith("20")
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    "line",
     [
-        ('{"step": 3, "loss"', "metrics.jsonl:3: not a JSON object: the line is damaged"),
-        ("[3]", "metrics.jsonl:3: not a JSON object: the line is damaged"),
-        ('{"step": 1}', "metrics.jsonl:3: `step` is 1, expected 2 or more"),
-        ('{"loss": 1}', "metrics.jsonl:3: `step` is None, expected 2 or more"),
-        ('{"step": 3, "loss": "low"}', "metrics.jsonl:3: `loss` is not a number"),
-        ('{"step": 3, "losses": {"one": [1]}}', "metrics.jsonl:3: `one` is not a number"),
-        (
-            '{"step": 3, "held_out": {"loss": null}}',
-            "metrics.jsonl:3: `held_out` is not a set of figures with a `loss`",
-        ),
+        '{"step": 3, "loss"',
+        "[3]",
+        '{"step": 1}',
+        '{"loss": 1}',
+        '{"step": 3, "loss": "low"}',
+        '{"step": 3, "losses": {"one": [1]}}',
+        '{"step": 3, "held_out": {"loss": null}}',
     ],
 )
-def test_damaged_line_is_named(
-    run: Path, line: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_line_is_named(run: Path, line: str, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = run / "metrics.jsonl"
     lines = metrics.read_text("utf-8").splitlines()
     metrics.write_text("\n".join([*lines[:2], line, *lines[3:]]) + "\n", encoding="utf-8")
     assert cli.run(["report", str(run)]) == 4
     said = capsys.readouterr()
-    assert (said.out, said.err) == ("", f"nlpkit: {run}/{told}\n")
+    assert said.out == ""
+    assert said.err.startswith(f"nlpkit: {run}/metrics.jsonl:3: damaged: expected a step from ")
     assert not (run / "report.html").exists()
 
 
@@ -370,43 +344,20 @@ def test_same_runs_give_the_same_bytes(runs: dict[str, Path], tmp_path: Path, en
     if ending == "png":
         assert first.startswith(b"\x89PNG\r\n\x1a\n")
     elif ending == "svg":
-        root = ElementTree.fromstring(first)
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        charts = root.findall(".//{http://www.w3.org/2000/svg}svg")
-        assert len(charts) == 7
-        curves = [p for p in charts[0].iter() if "thin" in p.get("class", "").split()]
-        assert len(curves) == 3
-        assert all(p.get("d", "").count("L") == 11 for p in curves)  # 12 steps
+        texts = _texts(tmp_path / "0.svg")
+        assert {"a", "b", "c", "Loss, nats/token", "Peak memory, MiB"} <= {*texts}
 
 
 def _texts(path: Path) -> list[str]:
-    return [e.text or "" for e in ElementTree.parse(path).iter() if e.tag.endswith("text")]
-
-
-@pytest.mark.slow
-def test_png_has_the_texts_of_the_svg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.figure import Figure
-
-    save = Figure.savefig
-    seen: list[str] = []
-
-    def spy(figure: Figure, *args: Any, **options: Any) -> None:
-        save(figure, *args, **options)
-        seen.extend(text.get_text() for axes in figure.axes for text in axes.texts)
-
-    monkeypatch.setattr(Figure, "savefig", spy)
-    run = write_run(tmp_path / "run", 20)
-    change(run, 3, losses={"half \ud800": 1.0, "$x^2$": 1.0})
-    report.write([run], tmp_path / "r.png")
-    drawn = report.write([run], tmp_path / "r.svg")
-    assert sorted(text.replace("\ud800", "\ufffd") for text in seen) == sorted(_texts(drawn))
+    return [
+        (e.text or "").strip() for e in ElementTree.parse(path).iter() if e.tag.endswith("text")
+    ]
 
 
 def test_steps_on_the_axis_are_integers(tmp_path: Path) -> None:
     run = write_run(tmp_path / "short", 2, every=2)
     (chart,) = [c for c in curves.make_charts(report.read([run])) if c.key == "loss"]
-    shapes = [shape for shape in svg.make_shapes(chart) if shape.anchor == "middle"]
-    assert [shape.text for shape in shapes] == ["1", "2"]
+    assert re.findall(r'text-anchor="middle">(.*?)</text>', svg.draw(chart)) == ["1", "2"]
 
 
 def test_png_without_matplotlib_says_what_to_install(
@@ -434,10 +385,8 @@ def test_long_run_loses_no_spike(tmp_path: Path) -> None:
     assert line["y"][271] == pytest.approx(sum(losses[10_840:10_880]) / 40, rel=1e-5)
     assert any("means of 500 equal intervals" in text for text in page.texts["p"])
     assert "the last 20 and the best" in next(c for c in page.tables if "100 evaluations" in c)
-    drawn = ElementTree.parse(report.write([run], tmp_path / "r.svg"))
-    chart = next(e for e in drawn.iter() if e.get("role") == "img")
-    band = next(e for e in chart.iter() if e.get("class", "").startswith("band"))
-    heights = [float(pair.split(",")[1]) for pair in band.get("points", "").split()]
+    band = next(a for tag, a in page.elements if tag == "polygon")
+    heights = [float(pair.split(",")[1]) for pair in (band["points"] or "").split()]
     assert len(heights) == 1000
     # y runs from 0 (or 4 % below) to 4 % above 77: the spike ends within 4 % of the top
     assert min(heights) < svg.TOP + 0.05 * (svg.BOTTOM - svg.TOP)
@@ -479,10 +428,8 @@ def test_powers_are_round_and_few() -> None:
 
 def test_gradient_norm_that_explodes_is_drawn_on_a_logarithmic_axis(run: Path) -> None:
     def drawn() -> str:
-        root = ElementTree.parse(report.write([run], run / "r.svg"))
-        charts = [e for e in root.iter() if e.get("role") == "img"]
-        (chart,) = [c for c in charts if (c[0].text or "").startswith("Gradient norm")]
-        return " ".join(e.text or "" for e in chart if e.tag.endswith("text"))
+        (chart,) = [c for c in curves.make_charts(report.read([run])) if c.key == "grad_norm"]
+        return " ".join(re.findall("<text.*?>(.*?)</text>", svg.draw(chart)))
 
     change(run, 1, grad_norm=1.0)
     for step in range(2, 21):

@@ -12,7 +12,7 @@ import pytest
 from nlpkit import cli, report
 from nlpkit.errors import FileError, UsageError
 from nlpkit.report import sweep
-from nlpkit.report.difference import t_cdf, t_quantile, welch
+from nlpkit.report.seeds import t_cdf, t_quantile, welch
 
 
 def write_run(

@@ -80,7 +80,7 @@ def test_run_report_and_seeds_choose_the_same_evaluation(tmp_path: Path, best_by
         found = history.read(path, "x")
         assert found.best == (state.best_step, state.best_value)
         assert seeds.best_evaluation(path, best_by)[best_by] == state.best_value
-        shown = page._evaluations([found])
+        shown = page._write_evaluations([found])
         assert shown.count("(best)") == 1
         assert f">{state.best_step} (best)<" in shown
         fact = page._collect_facts(found)[f"best held-out {best_by}"]
