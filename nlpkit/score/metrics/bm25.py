@@ -1,11 +1,11 @@
-"""Rank documents for queries with BM25; with --qrels, score that ranking.
+"""Rank documents for queries with BM25.
 
 DOCS and QUERIES have one text per line; its identifier is the line number. By the file's ending
 they are jsonl (id, _id or docid; text or contents; title) or tsv (identifier, tab, text). .gz files
 are unpacked; - is stdin. The index is built at each call, in memory.
 
-The ranking is written to stdout, messages to stderr. With --qrels the measures are written to
-stdout instead, over the best 1000 documents of each query; --run FILE saves the ranking.
+The ranking is written to stdout, messages to stderr. Judge it with nlpkit score ir:
+nlpkit score bm25 DOCS QUERIES --top 1000 | nlpkit score ir QRELS -
 
 Only documents with a word of the query and a score above 0 are ranked. With robertson-raw the idf
 of frequent words is negative, and documents with negative scores are ranked, too. Documents with
@@ -92,15 +92,6 @@ class Weighting:
         k3 = self._k3
         return [float(n) if k3 is None else (k3 + 1) * n / (k3 + n) for n in counts]
 
-    def parts(self, term: int, document: int) -> dict[str, float]:
-        """Return the idf, the length factor and the tf part of a term in a document."""
-        count = float(self._index.count(term, document))
-        factor = float(self._factors[document])
-        part = 0.0
-        if count or self._variant in _WITH_DELTA:
-            part = float(self._part(np.array([count]), np.array([factor]))[0])
-        return {"idf": self._idf(term), "length factor": factor, "tf part": part}
-
     def _idf(self, term: int) -> float:
         N, df = len(self._index.ids), int(self._index.frequencies[term])
         odds = (N - df + 0.5) / (df + 0.5)
@@ -155,8 +146,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formula.add_argument("--delta", type=float, help="of bm25l and bm25+; default: 0.5")
 
 
-def run(arguments: argparse.Namespace) -> float | None:
-    """Print the ranking, or its measures with --qrels; return the first measure or None."""
+def run(arguments: argparse.Namespace) -> None:
+    """Print the ranking."""
     settings = Settings(*(vars(arguments)[name] for name in Settings._fields))
     _check(settings)  # before any file is read
-    return command.run(arguments, "bm25", lambda index: Weighting(index, settings))
+    command.run(arguments, "bm25", lambda index: Weighting(index, settings))

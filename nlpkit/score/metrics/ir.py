@@ -15,27 +15,53 @@ P(rel=2)@10.
 """
 
 import argparse
+import json
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum
 
-from nlpkit.errors import UsageError
+from nlpkit.errors import DataError, UsageError
+from nlpkit.plural import all_of, number_of
 from nlpkit.score.files import display_name
-from nlpkit.score.search import evaluation
-from nlpkit.score.search.evaluation import Evaluation
-from nlpkit.score.search.judgements import read_qrels, read_run
-from nlpkit.score.search.measures import parse_all
+from nlpkit.score.search.judgements import Qrels, Rankings, read_qrels, read_run
+from nlpkit.score.search.measures import Measure, parse_all
+from nlpkit.text_table import aligned
+
+_DEFAULT = ("nDCG@10", "AP", "RR", "P@10", "R@100")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The values of a run by query and measure, and the means over these queries."""
+
+    run: str
+    values: dict[str, dict[str, float]]
+    means: dict[str, float]
+    unranked: int  # queries with judgements that the run does not have
+    unjudged: int  # queries of the run that have no judgements
+    complete: bool
+
+    @property
+    def about(self) -> str:
+        """A text that says over which queries the means are."""
+        if self.complete:
+            about = f"over {all_of(len(self.values), 'queries')} with judgements"
+            about += f", 0 for the {self.unranked} not in the run" if self.unranked else ""
+        else:
+            about = f"over the {number_of(len(self.values), 'queries')} in both"
+            if self.unranked:
+                about += f"; not in the run: {self.unranked} with judgements (-c counts them 0)"
+        return about + (f"; left out: {self.unjudged} without judgements" if self.unjudged else "")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `nlpkit score ir`."""
     parser.add_argument("qrels", metavar="QRELS", help="relevance judgements")
     parser.add_argument("runs", metavar="RUN", nargs="+", help="rankings")
+    text = f"default: {' '.join(_DEFAULT)}"
     parser.add_argument(
-        "-m",
-        "--measures",
-        metavar="MEASURE",
-        nargs="+",
-        default=evaluation.DEFAULT,
-        help=f"default: {' '.join(evaluation.DEFAULT)}",
+        "-m", "--measures", metavar="MEASURE", nargs="+", default=_DEFAULT, help=text
     )
     parser.add_argument("-c", "--complete", action="store_true", help="mean over all QRELS queries")
     parser.add_argument("--per-query", action="store_true", help="also the values of each query")
@@ -56,23 +82,59 @@ def run(arguments: argparse.Namespace) -> float | None:
     if arguments.width < 0:
         raise UsageError(f"--width: {arguments.width} is below 0")
     qrels = read_qrels(arguments.qrels)
-    evaluations: list[Evaluation] = []
+    found = []
     for path in arguments.runs:
-        rankings = read_run(path)
         name = display_name(path)
-        evaluations.append(
-            evaluation.evaluate(name, qrels, rankings, measures, complete=arguments.complete)
-        )
+        found.append(evaluate(name, qrels, read_run(path), measures, complete=arguments.complete))
         if not arguments.quiet:
-            sys.stderr.write(f"{name}: means {evaluations[-1].about}\n")
+            sys.stderr.write(f"{name}: means {found[-1].about}\n")
     if arguments.json:
-        text = evaluation.to_json(
-            evaluations, arguments.per_query, qrels=display_name(arguments.qrels)
-        )
+        objects = [_to_object(each, arguments) for each in found]
+        text = json.dumps(objects[0] if len(objects) == 1 else objects, ensure_ascii=False) + "\n"
     elif arguments.score_only:
-        rows = (result.means.values() for result in evaluations)
+        rows = (each.means.values() for each in found)
         text = "".join("\t".join(f"{v:.{arguments.width}f}" for v in row) + "\n" for row in rows)
     else:
-        text = evaluation.format_table(evaluations, arguments.width, arguments.per_query)
+        text = _format_table(found, arguments.width, arguments.per_query)
     sys.stdout.write(text)
-    return evaluations[0].means[measures[0].name]
+    return found[0].means[measures[0].name]
+
+
+def evaluate(
+    run: str, qrels: Qrels, rankings: Rankings, measures: Sequence[Measure], *, complete: bool
+) -> Evaluation:
+    """Return the values over the queries of both, or if `complete`, over all with judgements.
+
+    Raise `DataError` if no query is in both.
+    """
+    both = [query for query in qrels if query in rankings]
+    if not both:
+        firsts = f"its first is {next(iter(rankings))!r}, theirs {next(iter(qrels))!r}"
+        raise DataError(f"{run}: no query of it has judgements ({firsts})")
+    values = {
+        query: {m.name: m.of(rankings.get(query, []), qrels[query]) for m in measures}
+        for query in (qrels if complete else both)
+    }
+    means = {m.name: fsum(v[m.name] for v in values.values()) / len(values) for m in measures}
+    unjudged = sum(query not in qrels for query in rankings)
+    return Evaluation(run, values, means, len(qrels) - len(both), unjudged, complete)
+
+
+def _to_object(of: Evaluation, arguments: argparse.Namespace) -> dict[str, object]:
+    over = "all queries with judgements" if of.complete else "queries in both"
+    found: dict[str, object] = {
+        "qrels": display_name(arguments.qrels), "run": of.run, "scores": of.means,
+        "queries": len(of.values), "averaged_over": over,
+        "unranked": of.unranked, "unjudged": of.unjudged,
+    }  # fmt: skip
+    return found | ({"per_query": of.values} if arguments.per_query else {})
+
+
+def _format_table(evaluations: Sequence[Evaluation], width: int, per_query: bool) -> str:
+    names = list(evaluations[0].means)
+    rows = [["run", "query" if per_query else "queries", *names]]
+    for each in evaluations:
+        last = f"all {len(each.values)}" if per_query else str(len(each.values))
+        for query, values in [*(each.values.items() if per_query else ()), (last, each.means)]:
+            rows.append([each.run, query, *(f"{values[n]:.{width}f}" for n in names)])
+    return "".join(f"{line}\n" for line in aligned(rows))

@@ -1,8 +1,8 @@
 """Find the top words of documents by TF-IDF, or rank documents for queries.
 
 Without QUERIES it prints the --top words of each document with the highest weight, as tsv
-(document, rank, word, weight) or JSON. With QUERIES it ranks documents, and scores the ranking with
---qrels. Files, output and the order of equal scores are those of `nlpkit score bm25`.
+(document, rank, word, weight) or JSON. With QUERIES it ranks documents. Files, output and the order
+of equal scores are those of `nlpkit score bm25`.
 
 N documents, df of them contain the word; it is tf times in a document and qtf times in the query;
 length is the number of words of the document:
@@ -65,15 +65,6 @@ class Weighting:
         norm = math.sqrt(math.fsum(v * v for v in values))
         return [v / norm for v in values]
 
-    def parts(self, term: int, document: int) -> dict[str, float]:
-        """Return the idf, and the divisor of the count, or for `sublinear` the tf part."""
-        idf = {"idf": float(self._idf[term])}
-        if self._variant == "sublinear":
-            count = self._index.count(term, document)
-            return {**idf, "tf part": 1 + math.log(count) if count else 0.0}
-        name = "norm" if self._variant == "sklearn" else "length"
-        return {**idf, name: float(self._sizes[document])}
-
     @cached_property
     def _idf(self) -> np.ndarray:
         """The idf of every term: (V,)."""
@@ -101,6 +92,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     formula.add_argument("--variant", choices=VARIANTS, default="plain", help="default: plain")
 
 
-def run(arguments: argparse.Namespace) -> float | None:
-    """Print top words, a ranking, or with --qrels its measures; return the first one or None."""
-    return command.run(arguments, "tfidf", lambda index: Weighting(index, arguments.variant))
+def run(arguments: argparse.Namespace) -> None:
+    """Print top words, or a ranking."""
+    command.run(arguments, "tfidf", lambda index: Weighting(index, arguments.variant))

@@ -37,21 +37,9 @@ class Index:
         """The mean number of words of a document, 0 if there is no document."""
         return float(self.lengths.mean()) if len(self.lengths) else 0.0
 
-    @property
-    def empty(self) -> int:
-        """The number of documents without a word."""
-        return int(np.count_nonzero(self.lengths == 0))
-
     def postings(self, term: int) -> slice:
         """Return the slice of the postings of a term."""
         return slice(int(self.starts[term]), int(self.starts[term + 1]))
-
-    def count(self, term: int, document: int) -> int:
-        """Return how often a term is in a document."""
-        span = self.postings(term)
-        documents = self.documents[span]
-        i = int(np.searchsorted(documents, document))
-        return int(self.counts[span][i]) if document in documents[i : i + 1] else 0
 
 
 def build(records: Iterable[tuple[str, str]], words: Words) -> Index:

@@ -34,20 +34,12 @@ class Weighting(Protocol):
     def weights(self, terms: Sequence[int], counts: Sequence[int]) -> list[float]:
         """Return the weight of each term of a query, from the counts of the terms."""
 
-    def parts(self, term: int, document: int) -> dict[str, float]:
-        """Return the numbers from which the impact is computed, for `--explain`."""
-
 
 class Hit(NamedTuple):
     """The index of a document, and its score."""
 
     document: int
     score: float
-
-
-# The contribution of a term of a query to the score of a document, and what it is computed from:
-# `qtf`, how often it is in the query, `tf`, in the document, `df` documents with it, and so on.
-Part = dict[str, str | float]
 
 
 class Ranker:
@@ -90,27 +82,6 @@ class Ranker:
         """Return the score of every document: (N,) float64."""
         scores = np.zeros(len(self.index.ids))
         return scores + self._add(self.known(words), scores)
-
-    def explain(self, words: Sequence[str], document: int) -> list[Part]:
-        """Return the contributions of the terms that are in the index; their sum is the score."""
-        counts = self.known(words)
-        weights = self.weighting.weights([*counts], [*counts.values()])
-        names = {term: word for word in words if (term := self.index.terms.get(word)) is not None}
-        explained: list[Part] = []
-        for (term, in_query), weight in zip(counts.items(), weights, strict=True):
-            count = self.index.count(term, document)
-            impact = self.weighting.absent(term)
-            if count:
-                span = self.index.postings(term)
-                posting = np.searchsorted(self.index.documents[span], document)
-                impact += float(self.weighting.impacts(term)[posting])
-            part: Part = {"term": names[term], "qtf": in_query, "weight": weight, "tf": count}
-            part |= {
-                "df": int(self.index.frequencies[term]),
-                **self.weighting.parts(term, document),
-            }
-            explained.append(part | {"contribution": weight * impact})
-        return explained
 
     def _add(self, counts: dict[int, int], scores: np.ndarray) -> float:
         """Add the impacts of the terms to `scores`; return the sum that every document gets."""
