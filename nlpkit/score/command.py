@@ -11,18 +11,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 
 from nlpkit import registry
-from nlpkit.contracts.metric import (
-    Metric,
-    Tool,
-    is_metric,
-    is_tool,
-)
+from nlpkit.contracts.metric import Metric, Tool, is_metric, is_tool
 from nlpkit.errors import ScoreTooLow, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score import output, parsing
 from nlpkit.score.inputs import Inputs, read
-from nlpkit.score.output import Result
-from nlpkit.score.parsing import FOLDER
+from nlpkit.score.output import Result, to_json
 from nlpkit.score.results import choose_references, compute_results, name_bad_lines
 
 _FORMS = ("METRIC HYP REF... [OPTIONS]", "METRIC REF... -i HYP... [OPTIONS]", "TOOL ... [OPTIONS]")
@@ -37,7 +31,6 @@ A tool reads files of another kind. The options of a score: nlpkit score METRIC 
 
 def run(arguments: list[str]) -> None:
     """Run `nlpkit score` with these arguments; raise `NlpkitError` for what a user can mend."""
-    arguments = parsing.mark_end(arguments)
     if not arguments:
         _say(make_overview().rstrip("\n"))
         raise UsageError("no METRIC")
@@ -49,9 +42,7 @@ def run(arguments: list[str]) -> None:
         module = parsing.load_score(name)
         if is_tool(module):
             if len(names) > 1:
-                raise UsageError(
-                    f"{name} reads files of its own kind; it cannot be joined by others"
-                )
+                raise UsageError(f"{name} reads files of its own kind; name it alone")
             return _run_tool(name, module, rest)
         assert is_metric(module)
         metrics[name] = module
@@ -62,59 +53,68 @@ def make_overview() -> str:
     """Return the help: how it is called, and a line for each score of the folder."""
     from nlpkit.help_page import HELP_ROW, format_page
 
-    scores = [(name, registry.about(FOLDER, name)) for name in registry.names(FOLDER)]
+    folder = parsing.FOLDER
+    scores = [(name, registry.about(folder, name)) for name in registry.names(folder)]
     usage = [f"nlpkit score {form}" for form in _FORMS]
     return format_page(usage, _ABOUT, {"Scores": scores, "Options": [HELP_ROW]})
 
 
+def _read(parser: parsing.Parser, arguments: list[str]) -> argparse.Namespace | None:
+    """Return the options; print the help and return None if it is asked for."""
+    if {"-h", "--help"} & {*arguments}:
+        _write(parser.format_help())
+        return None
+    return parser.read(arguments)
+
+
 def _run_tool(name: str, module: Tool, arguments: list[str]) -> None:
-    parser = parsing.make_tool_parser(name, module)
-    if parsing.is_help(arguments):
-        return _write(parser.format_help())
-    found = parser.read(arguments)
+    found = _read(parsing.make_tool_parser(name, module), arguments)
+    if found is None:
+        return
     with _to_stdout():
         value = module.run(found)
     if found.fail_under is not None:
         if value is None:
             raise UsageError(f"{name}: --fail-under needs a score, and there was none")
         _check_limit([(name, value)], found.fail_under)
-    return None
 
 
 def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
-    parser = parsing.make_metric_parser(modules)
-    if parsing.is_help(arguments):
-        return _write(parser.format_help())
-    found = parser.read(arguments)
-    found.format = parsing.choose_format(os.environ, found.format)
+    found = _read(parsing.make_metric_parser(modules), arguments)
+    if found is None:
+        return
     _check_options(modules, found)
     fewest = max(module.REFERENCES[0] for module in modules.values())
     # A metric without references does not limit their number.
     limits = [module.REFERENCES[1] for module in modules.values()]
     most = min((m for m in limits if m), default=None if None in limits else 0)
     inputs = read(found, fewest, most, ",".join(modules))
-    _check_systems(inputs, found)
+    if (found.sentence_level or found.confidence) and len(inputs.systems) > 1:
+        option = "--sentence-level" if found.sentence_level else "-ci"
+        raise UsageError(f"{option} is for one system; -pbs and -par compare several")
+    if (found.paired_bs or found.paired_ar) and len(inputs.systems) == 1:
+        raise UsageError("a paired test needs several systems: REF... -i BASELINE SYSTEM ...")
     if found.sentence_level:
         ((name, module),) = modules.items()
-        return _run_sentences(name, module, inputs, found)
+        _run_sentences(name, module, inputs, found)
+        return
     rows = compute_results(modules, inputs, found)
     _say_files(inputs, rows, found.quiet)
-    _say_warnings(rows)
+    for each in (each for row in rows for each in row):
+        for warning in each.score.details.get("warnings", ()):
+            _say(f"warning: {each.system}: {warning}")
     _write(_format(rows, inputs, found))
     _check_limits(rows, modules, found)
-    return None
 
 
 def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> None:
     """Raise `UsageError` for options that exclude each other, or that a metric does not have."""
-    tested = found.confidence or found.paired_bs or found.paired_ar
-    if found.sentence_level:
-        if len(modules) > 1:
-            raise UsageError("--sentence-level takes one metric")
-        if tested or found.fail_under is not None or found.fail_over is not None:
-            raise UsageError("--sentence-level gives no single score to test or to limit")
-    if found.confidence and (found.paired_bs or found.paired_ar):
-        raise UsageError("-ci is for one system, -pbs and -par for several")
+    tests = [found.confidence, found.paired_bs, found.paired_ar]
+    limits = (found.fail_under, found.fail_over)
+    if sum(tests) > 1:
+        raise UsageError("-ci, -pbs and -par exclude each other: choose one")
+    if found.sentence_level and (len(modules) > 1 or any(tests) or limits != (None, None)):
+        raise UsageError("--sentence-level takes one metric, and no test or limit of its score")
     if found.json and found.score_only:
         raise UsageError("--json and --score-only exclude each other")
     falls = [module.LOWER_IS_BETTER for module in modules.values()]
@@ -125,20 +125,10 @@ def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> 
     for name, module in modules.items():
         if found.sentence_level and module.sentences is None:
             raise UsageError(f"{name} has no score of a single line")
-        if tested and module.from_sums is None:
+        if any(tests) and module.from_sums is None:
             raise UsageError(
                 f"{name} is not computed from sums over lines, so it cannot be resampled"
             )
-
-
-def _check_systems(inputs: Inputs, found: argparse.Namespace) -> None:
-    count = len(inputs.systems)
-    if found.sentence_level and count > 1:
-        raise UsageError("--sentence-level takes one system")
-    if found.confidence and count > 1:
-        raise UsageError("-ci is for one system; compare several with -pbs or -par")
-    if (found.paired_bs or found.paired_ar) and count == 1:
-        raise UsageError("a paired test needs several systems: REF... -i BASELINE SYSTEM ...")
 
 
 def _run_sentences(name: str, module: Metric, inputs: Inputs, found: argparse.Namespace) -> None:
@@ -154,42 +144,36 @@ def _run_sentences(name: str, module: Metric, inputs: Inputs, found: argparse.Na
                 _say(f"warning: {inputs.names[0]}:{line}: {warning}")
             result = Result(name, inputs.names[0], score, score.signature)
             if found.json:
-                full = output.to_object(result, inputs.sources, 1)
-                text = _json({"line": line} | full, None)
+                text = to_json({"line": line} | output.to_object(result, inputs.sources, 1))
             elif found.score_only:
-                text = output.format_number(result, found.width) + "\n"
+                text = output.format_number(result, found.width)
             else:
-                text = output.format_line(result, found.width, found.short) + "\n"
-            sys.stdout.write(text)
+                text = output.format_line(result, found.width, found.short)
+            sys.stdout.write(f"{text}\n")
 
 
 def _format(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace) -> str:
     """Return what goes to stdout."""
-    paired = found.paired_bs or found.paired_ar
     if found.json:
         count = len(inputs.systems[0])
         objects = [output.to_object(each, inputs.sources, count) for row in rows for each in row]
-        return _json(objects[0] if len(objects) == 1 else objects, None)
+        return to_json(objects[0] if len(objects) == 1 else objects) + "\n"
     if found.score_only:
         numbers = [[output.format_number(each, found.width) for each in row] for row in rows]
         # A line each for the metrics of one system, as sacrebleu; a row each for several.
         separator = "\n" if len(rows) == 1 else "\t"
         return "".join(f"{separator.join(row)}\n" for row in numbers)
-    if found.format == "json" and len(rows) > 1:
-        return _json(output.systems_to_sacrebleu(rows, found.width, paired), 4)
-    if found.format == "json":
+    paired = found.paired_bs or found.paired_ar
+    # As in sacrebleu, the variable overrides the option.
+    if (os.environ.get("SACREBLEU_FORMAT", "").lower() or found.format) == "json":
+        if len(rows) > 1:
+            return to_json(output.systems_to_sacrebleu(rows, found.width, paired), 4) + "\n"
         plain = [output.to_sacrebleu(each, found.width) for each in rows[0]]
-        return _json(plain[0] if len(plain) == 1 else plain, 1)
+        return to_json(plain[0] if len(plain) == 1 else plain, 1) + "\n"
     if len(rows) > 1:
         return f"{output.format_table(rows, found.width, found.short, paired)}\n"
     lines = [output.format_line(each, found.width, found.short) for each in rows[0]]
     return "".join(f"{line}\n" for line in output.align_equals(lines))
-
-
-def _json(value: object, indent: int | None) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False) + "\n"
 
 
 def _check_limits(
@@ -225,15 +209,13 @@ def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
 
     A metric that compares lengths has their `ratio`, hypotheses by references, in its details.
     """
-    against = ""
-    if not quiet:
-        sources = dict(zip(inputs.sources, inputs.references, strict=True))
-        against = ", ".join(f"{name} ({_lines(lines)})" for name, lines in sources.items())
+    sources = dict(zip(inputs.sources, inputs.references, strict=True))
+    against = "" if quiet else ", ".join(map(_describe, sources, sources.values()))
     for index, (name, lines) in enumerate(zip(inputs.names, inputs.systems, strict=True)):
         found = [each.score.details.get("ratio") for each in (rows[index] if rows else ())]
         ratio = next((each for each in found if each is not None), None)
         if not quiet:
-            parts = [f"hypotheses: {name} ({_lines(lines)})"]
+            parts = [f"hypotheses: {_describe(name, lines)}"]
             parts += [f"references: {against}"] if against else []
             parts += [] if ratio is None else [f"length ratio: {ratio:.3f}"]
             _say("; ".join(parts))
@@ -242,16 +224,9 @@ def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:
             _say(f"warning: {name}: the hypotheses are {ratio:.3g} {text}")
 
 
-def _lines(lines: Sequence[str]) -> str:
+def _describe(name: str, lines: Sequence[str]) -> str:
     blank = sum(not line.strip() for line in lines)
-    return number_of(len(lines), "lines") + (f", {blank:,} blank" if blank else "")
-
-
-def _say_warnings(rows: list[list[Result]]) -> None:
-    for row in rows:
-        for each in row:
-            for warning in each.score.details.get("warnings", ()):
-                _say(f"warning: {each.system}: {warning}")
+    return f"{name} ({number_of(len(lines), 'lines')}{f', {blank:,} blank' if blank else ''})"
 
 
 def _say(text: str) -> None:

@@ -73,8 +73,8 @@ def to_sacrebleu(result: Result, width: int | None) -> dict[str, object]:
     """Return sacrebleu's JSON object of a single system."""
     score = result.score
 
-    def round_(value: float) -> float | None:
-        return _or_none(float(round_score(score, value, width)))
+    def round_(value: float) -> float:
+        return float(round_score(score, value, width))
 
     found: dict[str, object] = {
         "name": score.name,
@@ -108,12 +108,12 @@ def systems_to_sacrebleu(
                 if paired
                 else round_score(each.score, value, width)
             )  # fmt: skip
-        found.append(_to_json(values))
+        found.append(values)
     return found
 
 
 def to_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, object]:
-    """Return all values, unrounded; those that are not finite are null."""
+    """Return all values, unrounded."""
     score = result.score
     found: dict[str, object] = {
         "metric": result.metric, "name": score.name, "score": score.score,
@@ -122,7 +122,7 @@ def to_object(result: Result, sources: Sequence[str], lines: int) -> dict[str, o
     }  # fmt: skip
     tested = {"mean": result.mean, "half_width": result.half_width, "p_value": result.p_value}
     found |= {key: value for key, value in tested.items() if value is not None}
-    return _to_json(found | {"details": score.details})
+    return found | {"details": score.details}
 
 
 def format_table(
@@ -161,18 +161,16 @@ def _name_system(result: Result, index: int, paired: bool) -> str:
     return f"Baseline: {result.system}" if paired and index == 0 else result.system
 
 
-def _to_json(values: Mapping[str, object]) -> dict[str, object]:
-    """Return values as JSON has them: no NaN, no infinity, mappings and sequences of their own."""
-    return {str(key): _to_json_value(value) for key, value in values.items()}
+def to_json(value: object, indent: int | None = None) -> str:
+    """Return a value as JSON; numbers that are not finite are null."""
+    import json
+
+    return json.dumps(_make_finite(value), ensure_ascii=False, indent=indent, allow_nan=False)
 
 
-def _to_json_value(value: object) -> object:
+def _make_finite(value: object) -> object:
     if isinstance(value, Mapping):
-        return _to_json(value)
+        return {str(key): _make_finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_to_json_value(each) for each in value]
-    return _or_none(value) if isinstance(value, float) else value
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+        return [_make_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -92,27 +92,12 @@ def test_score_value_that_is_no_choice_is_refused(folder, capsys, metric, option
     assert "invalid choice: 'nope'" in err
 
 
-def test_score_two_dashes_end_the_options(folder, capsys):
-    expected = score(capsys, "mylab.equal hyp ref")
-    Path("-hyp").write_text(HYP)
-    Path("-h").write_text(REF)
-    code, out, err = score(capsys, "mylab.equal -w 1 -- -hyp -h")
-    assert (code, out) == (0, expected[1])
-    assert err.startswith("hypotheses: ./-hyp (3 lines); references: ./-h (3 lines)")
-    # After the files of -i, too.
-    assert score(capsys, "mylab.equal -i hyp -- ref")[:2] == expected[:2]
-    assert score(capsys, "mylab.equal -w 1 hyp -- ref")[:2] == expected[:2]
-    assert score(capsys, "-- mylab.equal hyp ref")[:2] == expected[:2]
-
-
 @pytest.mark.parametrize("option", ["--fail-under", "--fail-over"])
 def test_score_limit_that_is_no_number_is_refused(folder, capsys, option):
     metric = "mylab.equal" if option == "--fail-under" else "mylab.count"
-    code, out, err = score(capsys, f"{metric} hyp ref {option} nan")
+    code, out, err = score(capsys, f"{metric} hyp ref {option} high")
     assert (code, out) == (2, "")
-    assert f"argument {option}: nan is not a limit; give a number" in err
-    code, _, err = score(capsys, f"{metric} hyp ref {option} high")
-    assert f"argument {option}: invalid number value: 'high'" in err
+    assert f"argument {option}: invalid float value: 'high'" in err
 
 
 @pytest.mark.parametrize("option", ["-l", "--language-pair", "-t", "--test-set"])
@@ -228,17 +213,17 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("bm25 hyp ref --index kept", "no option --index (see nlpkit score bm25 --help)"),
         ("bleu ref -i hyp -l en-de", "no option -l"),
         ("bleu hyp ref -w x", "argument -w/--width: invalid integer value: 'x'"),
-        ("bleu hyp ref -nr 0", "argument -nr/--num-refs: 0 is less than 1"),
+        ("bleu hyp ref -nr 0", "takes 1 or more references, not 0"),
         ("bleu hyp ref -s exq", "argument -s/--smooth-method/--bleu-smooth-method: invalid choice"),
         ("bleu hyp ref --json -b", "--json and --score-only exclude each other"),
         ("bleu hyp ref -pbs", "a paired test needs several systems"),
         ("bleu ref -i hyp ref -ci", "-ci is for one system"),
-        ("bleu ref -i hyp ref -sl", "--sentence-level takes one system"),
+        ("bleu ref -i hyp ref -sl", "--sentence-level is for one system"),
         ("bleu,chrf hyp ref -sl", "--sentence-level takes one metric"),
-        ("bleu hyp ref -sl --fail-under 3", "--sentence-level gives no single score"),
+        ("bleu hyp ref -sl --fail-under 3", "no test or limit of its score"),
         ("mylab.equal hyp ref -sl", "mylab.equal has no score of a single line"),
         ("mylab.equal hyp ref -ci", "is not computed from sums over lines"),
-        ("bleu ref -i hyp ref -par -pbs", "not allowed with argument"),
+        ("bleu ref -i hyp ref -par -pbs", "exclude each other"),
     ],
 )
 def test_score_wrong_usage_is_one_line_and_gives_2(folder, capsys, line, said):
