@@ -51,17 +51,6 @@ def test_perplexity_ends_of_lines_count_if_asked() -> None:
     assert found.signature == "base:e|per:character|ends:yes"
 
 
-def test_perplexity_of_each_line() -> None:
-    lines = perplexity.sentences(["-1 -3", "-1"], [["a b c d", "x"]], per="word")
-    assert [s.score for s in lines] == pytest.approx([math.exp(1), math.exp(1)])
-    with pytest.raises(BadLine, match="this line has no token") as caught:
-        list(perplexity.sentences(["-1", ""]))
-    assert (caught.value.file, caught.value.index) == (0, 1)
-    with pytest.raises(BadLine, match="this line has no word") as caught:
-        list(perplexity.sentences(["-1"], [[" "]], per="word"))
-    assert (caught.value.file, caught.value.index) == (1, 0)
-
-
 def test_perplexity_of_an_impossible_token_is_infinite_and_said() -> None:
     found = perplexity.score(["-1 -inf", "-Infinity"])
     assert found.score == math.inf

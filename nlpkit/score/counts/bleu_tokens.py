@@ -8,7 +8,10 @@ alone, and each distinct word once.
 import re
 from collections.abc import Callable
 from itertools import chain
+from types import ModuleType
 from typing import NamedTuple
+
+from nlpkit.errors import UsageError, not_installed
 
 VERSION = "2.6.0"  # of sacrebleu
 OWN = ("13a", "zh", "char", "none")
@@ -16,10 +19,7 @@ BORROWED = ("intl", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200")
 
 _MAX_CACHED_WORDS = 200_000
 _RULES = (
-    (
-        re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"),
-        r" \1 ",
-    ),  # all but ' . , -
+    (re.compile(r"([\{-\~\[-\` -\&\(-\+\:-\@\/])"), r" \1 "),  # all but ' . , -
     (re.compile(r"([^0-9])([\.,])"), r"\1 \2 "),
     (re.compile(r"([\.,])([^0-9])"), r" \1 \2"),
     (re.compile(r"([0-9])(-)"), r"\1 \2 "),
@@ -47,16 +47,33 @@ class Tokenizer(NamedTuple):
 def get_tokenizer(name: str) -> Tokenizer:
     """Return the tokenizer; raise `UsageError` if sacrebleu cannot provide it."""
     if name in BORROWED:
-        from nlpkit.score.counts.sacrebleu import borrow_tokenizer
+        return _borrow_tokenizer(name)
+    return Tokenizer(_OWN[name], name, VERSION)
 
-        return Tokenizer(*borrow_tokenizer(name))
-    tokens = {
-        "13a": _tokenize_13a,
-        "zh": _tokenize_zh,
-        "char": _tokenize_char,
-        "none": _tokenize_none,
-    }[name]
-    return Tokenizer(tokens, name, VERSION)
+
+def import_sacrebleu(needed_by: str) -> ModuleType:
+    """Return the module sacrebleu; raise `UsageError` if it is not installed."""
+    try:
+        import sacrebleu
+    except ImportError as error:
+        raise UsageError(f"{needed_by}: {not_installed('sacrebleu')}") from error
+    return sacrebleu
+
+
+def _borrow_tokenizer(name: str) -> Tokenizer:
+    library = import_sacrebleu(f"the tokenizer {name}")
+    try:
+        # flores101 is the new name of the same model; sacrebleu warns about the name spm.
+        tokenize = library.BLEU(tokenize="flores101" if name == "spm" else name).tokenizer
+    except (ImportError, RuntimeError, AssertionError, OSError, SystemExit) as error:
+        # The messages of sacrebleu have several lines and say which package to install.
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError):
+            reason = f"sacrebleu downloads its model from the network: {reason}"
+        raise UsageError(f"the tokenizer {name} cannot be used: {reason}") from error
+    return Tokenizer(
+        lambda line: tokenize(line.rstrip()).split(), tokenize.signature(), library.__version__
+    )
 
 
 def tokenize_by_rules(text: str) -> list[str]:
@@ -108,9 +125,9 @@ def _tokenize_zh(line: str) -> list[str]:
     return [*tokenize_by_rules(f"{first} "), *inner, *tokenize_by_rules(f" {last}")]
 
 
-def _tokenize_char(line: str) -> list[str]:
-    return list("".join(line.split()))
-
-
-def _tokenize_none(line: str) -> list[str]:
-    return line.split()
+_OWN: dict[str, Callable[[str], list[str]]] = {
+    "13a": _tokenize_13a,
+    "zh": _tokenize_zh,
+    "char": lambda line: list("".join(line.split())),
+    "none": str.split,
+}

@@ -29,7 +29,7 @@ def make_error_rate(
     def compute(sums: Sums, options: Options) -> float:
         return sum(map(int, sums[1:4])) / max(1, int(sums[4]))
 
-    def make_score(sums: Sums, references: int | str, options: Options, is_line: bool) -> Score:
+    def make_score(sums: Sums, references: int, options: Options, is_line: bool) -> Score:
         edits, (size, lines, correct, empty) = Edits(*map(int, sums[:4])), sums[4:]
         details: dict[str, Any] = {**edits._asdict(), f"reference_{unit}": size}
         if not is_line:

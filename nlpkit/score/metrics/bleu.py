@@ -5,15 +5,15 @@ Papineni et al. 2002. Counts, score and signature are equal to those of sacreble
 
 import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
-from nlpkit.contracts.metric import Lines, Option, Score, Sums
+from nlpkit.contracts.metric import Lines, Option, References, Score, Sums
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
-from nlpkit.score.counts.bleu_counts import ORDER, count_row
 from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, get_tokenizer
-from nlpkit.score.counts.references import OptionalReferences
 from nlpkit.score.counts.summed import SummedScore
 
 SMOOTHING: dict[str, float | None] = {"exp": None, "floor": 0.1, "add-k": 1, "none": None}
@@ -41,6 +41,14 @@ OPTIONS = (
 )
 REFERENCES = (1, None)
 
+ORDER = 4  # the length of the longest n-grams (Papineni et al. 2002, section 2.1.2)
+
+_GRAMS: tuple[Callable[[list[str]], Iterable[object]], ...] = (
+    lambda t: t,
+    pairwise,
+    lambda t: zip(t, t[1:], t[2:], strict=False),
+    lambda t: zip(t, t[1:], t[2:], t[3:], strict=False),
+)
 _LOG_OF_ZERO = -9999999999.0  # as in sacrebleu
 _TOKENIZED = 100  # with so many lines that end in " .", sacrebleu warns
 _SAMPLE = 1000  # lines in which Chinese is searched
@@ -65,13 +73,11 @@ class Bleu(NamedTuple):
     precisions: list[float]
 
 
-def score(hypotheses: Lines, references: OptionalReferences, **options: Any) -> Score:
+def score(hypotheses: Lines, references: References, **options: Any) -> Score:
     """Return BLEU of the corpus.
 
-    `references[k][i]` is the k-th reference of line i, None if there is none. `details` has
-    `counts` and `totals` of 1- … 4-grams (before smoothing), `precisions` (per cent), `bp`,
-    `sys_len`, `ref_len`, `ratio`, and `warnings`. Raise `DataError` if numbers of lines differ,
-    `BadLine` for a line without a reference, `UsageError` for a wrong option.
+    `details` has `counts` and `totals` of 1- … 4-grams (before smoothing), `precisions` (per cent),
+    `bp`, `sys_len`, `ref_len`, `ratio`, and `warnings`. Raise `UsageError` for a wrong option.
     """
     found = _BLEU.score(hypotheses, references, **options)
     return found._replace(
@@ -100,6 +106,48 @@ def _row(line: str, references: Sequence[str], settings: Settings) -> tuple[int,
         line, references = line.lower(), [reference.lower() for reference in references]
     tokens = settings.split.tokens
     return count_row(tokens(line), [tokens(reference) for reference in references])
+
+
+def count_row(hypothesis: list[str], references: list[list[str]]) -> tuple[int, ...]:
+    """Return hypothesis length, closest reference length, matches 1 … 4, totals 1 … 4."""
+    length = len(hypothesis)
+    closest = min((abs(length - len(r)), len(r)) for r in references)[1]
+    totals = (length, max(length - 1, 0), max(length - 2, 0), max(length - 3, 0))
+    return length, closest, *count_matches(hypothesis, references), *totals
+
+
+def count_matches(hypothesis: list[str], references: list[list[str]]) -> list[int]:
+    """Return the clipped matches of 1- … 4-grams (Papineni et al. 2002, section 2.1)."""
+    matched = [0] * ORDER
+    repeats = True
+    for order, grams in enumerate(_GRAMS):
+        in_references = set().union(*map(grams, references))
+        hits = list(filter(in_references.__contains__, grams(hypothesis)))
+        if not hits:
+            break
+        matched[order] = len(hits)
+        if repeats:
+            distinct = set(hits)
+            # An n-gram cannot repeat if no shorter one did.
+            repeats = len(distinct) < len(hits)
+            if repeats:
+                matched[order] = len(distinct) + _count_repeats(hits, references, grams)
+    return matched
+
+
+def _count_repeats(
+    hits: list[object],
+    references: list[list[str]],
+    grams: Callable[[list[str]], Iterable[object]],
+) -> int:
+    """Return the clipped matches in `hits` that repeat an earlier n-gram."""
+    repeated = {gram: count for gram, count in Counter(hits).items() if count > 1}
+    # One `list.count` for each n-gram would be quadratic in the length of the line.
+    counts = [Counter(filter(repeated.__contains__, grams(line))) for line in references]
+    return sum(
+        min(count, max(reference[gram] for reference in counts)) - 1
+        for gram, count in repeated.items()
+    )
 
 
 def _compute(sums: Sums, settings: Settings, effective_order: bool) -> Bleu:
@@ -140,7 +188,7 @@ def _value(sums: Sums, settings: Settings) -> float:
     return _compute(sums, settings, effective_order=False).score
 
 
-def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool) -> Score:
+def _result(sums: Sums, references: int, settings: Settings, is_line: bool) -> Score:
     """Return the score; that of a line is over its n-gram orders (effective order)."""
     result = _compute(sums, settings, effective_order=is_line)
     length, closest = sums[:2]
@@ -164,7 +212,7 @@ def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool
     return Score(name, result.score, signature, verbose, details)
 
 
-def _signature(references: int | str, settings: Settings, effective_order: bool) -> str:
+def _signature(references: int, settings: Settings, effective_order: bool) -> str:
     smoothing = "none" if settings.is_document else settings.smooth_method
     if SMOOTHING[smoothing] is not None:
         smoothing += f"[{settings.k:.2f}]"
@@ -182,7 +230,7 @@ sentences, statistics, from_sums = _BLEU.sentences, _BLEU.statistics, _BLEU.from
 
 def _warnings(
     hypotheses: Lines,
-    references: OptionalReferences,
+    references: References,
     *,
     tokenize: str = "13a",
     smooth_method: str = "exp",
@@ -214,10 +262,10 @@ def _warnings(
     return warnings
 
 
-def _mostly_chinese(*files: Sequence[str | None]) -> bool:
+def _mostly_chinese(*files: Lines) -> bool:
     """Return whether most characters in the first lines of any file are Chinese."""
     for lines in files:
-        text = "".join(line for line in lines[:_SAMPLE] if line)
+        text = "".join(lines[:_SAMPLE])
         if not text.isascii() and 2 * len(_HAN.findall(text)) > len("".join(text.split())):
             return True
     return False

@@ -128,7 +128,7 @@ def _f_score(sums: Sums, settings: Settings) -> float:
     return 100 * score
 
 
-def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool) -> Score:
+def _result(sums: Sums, references: int, settings: Settings, is_line: bool) -> Score:
     case = "lc" if settings.lowercase else "mixed"
     effective = "no" if settings.eps_smoothing else "yes"
     space = "yes" if settings.whitespace else "no"

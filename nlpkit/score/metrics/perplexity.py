@@ -57,7 +57,8 @@ def score(
     Raise `BadLine` for a value that is no log-probability (positive, nan, text), `DataError` if
     there is no token, or no word or character, `UsageError` if `per` needs a text.
     """
-    _check(per, references)
+    if per != "token" and not references:
+        raise UsageError(f"--per {per} needs the text as a second file")
     values, lines, empty = array("d"), 0, 0
     for line in hypotheses:
         row = _read(line, lines, base)
@@ -86,37 +87,9 @@ def score(
     details["warnings"] = list(_warnings(nats, tokens, impossible))
     verbose = ", ".join(f"{count} {name}s" for name, count in counts.items())
     verbose += f", {details[f'bits_per_{per}']:.4f} bits per {per}"
-    signature = _signature(base, per, count_ends, bool(references))
+    ends = f"|ends:{'yes' if count_ends else 'no'}" if references else ""
+    signature = f"base:{base}|per:{per}{ends}"
     return Score("perplexity", _exp(nats / counts[per]), signature, verbose, details, False)
-
-
-def sentences(
-    hypotheses: Lines,
-    references: References = (),
-    *,
-    base: str = "e",
-    per: str = "token",
-    count_ends: bool = False,
-) -> Iterator[Score]:
-    """Yield the perplexity of each line; raise `BadLine` for a line without the unit `per`."""
-    _check(per, references)
-    signature = _signature(base, per, count_ends, bool(references))
-    for i, line in enumerate(hypotheses):
-        row = _read(line, i, base)
-        counts = {"token": len(row)} | _count(
-            [lines[i : i + 1] for lines in references], count_ends
-        )
-        if not counts[per]:
-            raise BadLine(
-                int(per != "token"), i, f"this line has no {per}, so its perplexity is undefined"
-            )
-        value = _exp(-math.fsum(row) / counts[per])
-        yield Score("perplexity", value, signature, f"{counts[per]} {per}s", percent=False)
-
-
-def _check(per: str, references: References) -> None:
-    if per != "token" and not references:
-        raise UsageError(f"--per {per} needs the text as a second file")
 
 
 def _read(line: str, index: int, base: str) -> list[float]:
@@ -165,8 +138,3 @@ def _exp(value: float) -> float:
         return math.exp(value)
     except OverflowError:
         return math.inf
-
-
-def _signature(base: str, per: str, count_ends: bool, with_text: bool) -> str:
-    ends = f"|ends:{'yes' if count_ends else 'no'}" if with_text else ""
-    return f"base:{base}|per:{per}{ends}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from nlpkit.contracts.metric import Option, Score, Sums
-from nlpkit.score.counts.sacrebleu import import_sacrebleu
+from nlpkit.score.counts.bleu_tokens import import_sacrebleu
 from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
@@ -66,7 +66,7 @@ def _rate(sums: Sums, _settings: Settings) -> float:
     return 100 * (edits / length if length > 0 else float(edits > 0))
 
 
-def _result(sums: Sums, references: int | str, settings: Settings, is_line: bool) -> Score:
+def _result(sums: Sums, references: int, settings: Settings, is_line: bool) -> Score:
     signature = f"nrefs:{references}|{settings.signature}"
     return Score("TER", _rate(sums, settings), signature, details={"sums": sums})
 
