@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from nlpkit import recipe, selftest
 from nlpkit.objectives.several.combined import combine
 from nlpkit.selftest import of_examples, of_objective, of_run
-from nlpkit.selftest.bench import Bench
+from nlpkit.selftest.subject import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _tiny

@@ -133,7 +133,6 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _read_records(path: Path) -> list[Record]:
-    """Return the records of metrics.jsonl, without a last line that is not whole."""
     raw = _read_bytes(path) if path.exists() else b""
     lines = raw.splitlines()
     records: list[Record] = []

@@ -236,7 +236,6 @@ def _write_recipe(histories: Sequence[History]) -> str:
 
 
 def _write_differences(histories: Sequence[History]) -> str:
-    """Return the table of where runs that began alike part from the first one."""
     first, *others = histories
     rows = [
         [name, *(_find_first_difference(first, other, columns) for other in others)]

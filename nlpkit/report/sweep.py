@@ -173,7 +173,6 @@ def group_seeds(of: Table) -> list[Record]:
 
 
 def _finished_values(rows: Sequence[Row], figure: str) -> list[tuple[object, float]]:
-    """Return the seed and the figure of each finished run that has it."""
     found = [(r.settings.get(SEED), r.figures.get(figure)) for r in rows if r.state == "finished"]
     return [(seed, value) for seed, value in found if value is not None]
 
@@ -216,7 +215,6 @@ def format_value(value: Value, column: str) -> str:
 
 
 def _to_value(value: object) -> Value:
-    """Return a setting as one value: text, a number, or JSON."""
     if value is None or (isinstance(value, str | int | float) and not isinstance(value, bool)):
         return value
     return json.dumps(value, ensure_ascii=False)

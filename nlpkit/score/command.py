@@ -108,7 +108,6 @@ def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
 
 
 def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> None:
-    """Raise `UsageError` for options that exclude each other, or that a metric does not have."""
     tests = [found.confidence, found.paired_bs, found.paired_ar]
     limits = (found.fail_under, found.fail_over)
     if sum(tests) > 1:
@@ -132,7 +131,6 @@ def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> 
 
 
 def _run_sentences(name: str, module: Metric, inputs: Inputs, found: argparse.Namespace) -> None:
-    """Print a score for each line."""
     assert module.sentences is not None  # `_check_options` has checked it
     options = parsing.get_options(name, module, found)
     references = choose_references(module, inputs)
@@ -153,7 +151,6 @@ def _run_sentences(name: str, module: Metric, inputs: Inputs, found: argparse.Na
 
 
 def _format(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace) -> str:
-    """Return what goes to stdout."""
     if found.json:
         count = len(inputs.systems[0])
         objects = [output.to_object(each, inputs.sources, count) for row in rows for each in row]
@@ -179,7 +176,6 @@ def _format(rows: list[list[Result]], inputs: Inputs, found: argparse.Namespace)
 def _check_limits(
     rows: list[list[Result]], modules: Mapping[str, Metric], found: argparse.Namespace
 ) -> None:
-    """Raise `ScoreTooLow` for a score on the wrong side of its limit."""
     low: list[tuple[str, float]] = []
     high: list[tuple[str, float]] = []
     for row in rows:

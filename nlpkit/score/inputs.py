@@ -56,7 +56,6 @@ def read(found: argparse.Namespace, fewest: int, most: int | None, of: str) -> I
 
 
 def _split(files: list[str], given: list[str] | None, fewest: int) -> tuple[list[str], list[str]]:
-    """Return the paths of systems and references."""
     if given is not None:
         if not files and fewest:
             raise UsageError(
@@ -92,7 +91,6 @@ def _columns(lines: list[str], count: int, name: str) -> list[list[str]]:
 
 
 def _check_counts(inputs: Inputs) -> None:
-    """Raise `DataError` that names both files and both counts where they differ."""
     for name, lines in zip(inputs.names, inputs.systems, strict=True):
         for source, others in zip(inputs.sources, inputs.references, strict=True):
             if len(lines) != len(others):

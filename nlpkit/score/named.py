@@ -71,7 +71,6 @@ def resolve(name: str) -> tuple[Metric, dict[str, Any]]:
 
 
 def _value(name: str, option: Option, text: str) -> object:
-    """Return the value of an option; raise `WrongScore` if it is invalid."""
     if option.choices and text not in option.choices:
         near = registry.suggest(text, option.choices)
         must = f"must be {', '.join(option.choices)}"

@@ -43,7 +43,6 @@ def _test(
     inputs: Inputs,
     found: argparse.Namespace,
 ) -> list[Result]:
-    """Return the results of one metric with their intervals or p-values."""
     # Imported here, since numpy takes a tenth of a second; its random numbers are sacrebleu's.
     from functools import partial
 

@@ -31,9 +31,16 @@ from nlpkit.registry import error_of_part
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.build import model_part
 from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
-from nlpkit.selftest.bench import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, Once, check
 from nlpkit.selftest.of_objective import Verdict
-from nlpkit.selftest.subject import Subject
+from nlpkit.selftest.subject import (
+    EVAL_EVERY,
+    SAVE_EVERY,
+    STEPS,
+    Bench,
+    Once,
+    Subject,
+    check,
+)
 from nlpkit.selftest.watching import Seen, look
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
@@ -71,15 +78,16 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         directory = RunDirectory(workdir / "saved")
         directory.path.mkdir()
         said: set[str] = set()
-        quiet = Once(log, said, QUIET if log.verbosity < 2 else log.verbosity)
         of_runs = Once(log, said, QUIET)
         log = Once(log, said, log.verbosity)
-        accelerator = make_accelerator(small.recipe.train, device, quiet)
+        accelerator = make_accelerator(small.recipe.train, device, of_runs)
         # As in the run itself, which is larger: a pass of the small model would tell nothing.
         requested = resolved.recipe.train.precision
         precision, _ = machine.choose_precision(requested, accelerator.device)
         small = _change(small, "train", precision=precision)
-        no_dropout = _remove_dropout(small)
+        assert small.recipe.model is not None  # set by `_shrink`
+        dropouts = [name for name, _ in small.recipe.model.config if name.endswith("dropout")]
+        no_dropout = _change(small, "model", **dict.fromkeys(dropouts, 0.0))
         run = pretrain.prepare(no_dropout, directory, accelerator, log, stop)
         data, backend = run.data, resolved.recipe.attention.backend
         small = _shorten(
@@ -103,23 +111,24 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             dtype=torch.bfloat16 if precision == "bf16" else torch.float32,
             check=lambda: check(stop),
         )
-        about = _describe_attention(subject)
-        made = (run, subject, small, shrunk, workdir, device, precision, about, stop)
-        yield Bench(*made, log=of_runs)
+        _look_first(subject)  # it chooses the attention
+        attention = str(getattr(subject.model, "attention_choice", ""))
+        yield Bench(
+            run, subject, small, shrunk, workdir, device, precision, attention, stop, of_runs
+        )
 
 
-def _describe_attention(subject: Subject) -> str:
-    """Return the attention backend and the reason for it, from one forward pass."""
-    _first_look(subject)
-    return str(getattr(subject.model, "attention_choice", ""))
-
-
-def _first_look(subject: Subject) -> Seen:
-    """Return the loss and the heads of the objective on a few examples."""
-    sources = subject.sources(1)
-    batch = subject.pack([subject.example(s, subject.rng(0, i)) for i, s in enumerate(sources)])
-    with torch.no_grad():
-        return look(subject, subject.model, batch)
+def _look_first(subject: Subject) -> Seen | None:
+    """Return the loss and heads of a few examples, or None if a part from outside raises."""
+    try:
+        sources = subject.sources(1)
+        made = [subject.example(s, subject.rng(0, i)) for i, s in enumerate(sources)]
+        with torch.no_grad():
+            return look(subject, subject.model, subject.pack(made))
+    except Exception as error:
+        if error_of_part(error) is None:
+            raise
+        return None
 
 
 def prove(bench: Bench) -> Iterator[Proof]:
@@ -156,7 +165,6 @@ def prove(bench: Bench) -> Iterator[Proof]:
 def _list_member_proofs(
     subject: Subject, mixed: mixture.Objective
 ) -> dict[str, Callable[[], Verdict]]:
-    """Return the proofs of each member and of the mixture."""
     proofs: dict[str, Callable[[], Verdict]] = {}
     corpus = subject.examples.corpus
     for label, member in zip(mixed.labels, mixed.members, strict=True):
@@ -169,7 +177,6 @@ def _list_member_proofs(
 
 
 def _list_target_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
-    """Return the proofs of rows whose targets are tokens."""
     return {
         "noise floor": partial(of_objective.noise_floor, subject),
         "no leak": partial(of_objective.no_leak, subject),
@@ -179,11 +186,13 @@ def _list_target_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
 
 def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     """Return the proofs that apply to the heads and optional methods of an objective on text."""
-    seen = _first_look(subject)
+    seen = _look_first(subject)
+    has_words = seen is None or bool(seen.words)
+    has_labels = seen is not None and bool(seen.given_labels)
     candidates: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
-        "noise floor": (bool(seen.words), of_objective.noise_floor),
-        "no leak": (bool(seen.words), of_objective.no_leak),
-        "no label leak": (bool(seen.given_labels), of_labels.label_leak),
+        "noise floor": (has_words, of_objective.noise_floor),
+        "no leak": (has_words, of_objective.no_leak),
+        "no label leak": (has_labels, of_labels.label_leak),
         "no neighbour leak": (True, of_objective.no_neighbour_leak),
         "unmasking": (True, of_examples.unmasking),
         "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
@@ -220,7 +229,6 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
 
 
 def _change(resolved: Resolved, section: str, **values: Any) -> Resolved:
-    """Return the recipe with validated changes of `train` or `model` settings."""
     recipe = resolved.recipe
     if section == "train":
         # The proofs have small batches, whatever memory the recipe allows.
@@ -234,14 +242,7 @@ def _change(resolved: Resolved, section: str, **values: Any) -> Resolved:
     return replace(resolved, recipe=recipe.model_copy(update={section: update}))
 
 
-def _remove_dropout(resolved: Resolved) -> Resolved:
-    assert resolved.recipe.model is not None
-    names = [name for name, _ in resolved.recipe.model.config if name.endswith("dropout")]
-    return _change(resolved, "model", **dict.fromkeys(names, 0.0))
-
-
 def _shorten(resolved: Resolved, warmup: int, precision: str, longest: int) -> Resolved:
-    """Return the recipe with a training of a few small steps in `precision`."""
     train = resolved.recipe.train
     budget = max(longest, min(train.batch_budget, BUDGET))
     return _change(

@@ -20,9 +20,8 @@ from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.save import save
-from nlpkit.selftest.bench import STEPS, Bench, check
 from nlpkit.selftest.of_objective import Verdict
-from nlpkit.selftest.subject import Subject
+from nlpkit.selftest.subject import STEPS, Bench, Subject, check
 from nlpkit.selftest.watching import OTHER_TOKENS, TOKENS, look
 from nlpkit.train.log import TIME_KEYS
 from nlpkit.train.signals import StopFlag
@@ -58,7 +57,6 @@ def reopen(bench: Bench) -> Verdict:
 
 
 def _compute_logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
-    """Return the logits of all heads, flattened."""
     with torch.no_grad():
         heads = look(subject, model, batch).heads
         logits = [
@@ -95,7 +93,6 @@ def _open_in_transformers(path: Path) -> tuple[str, list[str]]:
 
 
 def _same(one: Tensor | None, two: Tensor | None) -> bool:
-    """Return whether both exist and have the same bits."""
     return one is not None and two is not None and torch.equal(one.cpu(), two.cpu())
 
 

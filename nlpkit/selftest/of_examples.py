@@ -89,7 +89,6 @@ def _holds(subject: Subject, example: Example, source: Source) -> bool:
 
 
 def _split_texts(subject: Subject, example: Example) -> list[np.ndarray]:
-    """Return the texts between special tokens; special tokens in a text split it."""
     ids = example["input_ids"]
     inside = subject.text_in(ids)
     if subject.tokenizer.unk_id is not None:  # unknown tokens count as text here

@@ -182,7 +182,6 @@ def _look_at_words(subject: Subject, source: Source, key: int) -> tuple[dict[str
 
 
 def _measure_change(one: Head, two: Head) -> Tensor:
-    """Return the largest absolute difference (M,) of the states of each row."""
     return (one.states - two.states).abs().amax(1)
 
 
@@ -221,7 +220,6 @@ def no_neighbour_leak(subject: Subject) -> Verdict:
 
 
 def _states_of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
-    """Return the states of all heads for each example of a pack."""
     batch = subject.pack(made)
     with torch.no_grad():
         heads = look(subject, subject.model, batch, subject.dtype).heads

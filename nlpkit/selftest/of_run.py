@@ -13,9 +13,8 @@ from torch import Tensor
 from nlpkit.data.loader import Position, Step, Stream, steps
 from nlpkit.data.pack import collate, packing_efficiency
 from nlpkit.runs.run import Training
-from nlpkit.selftest.bench import Bench
 from nlpkit.selftest.of_objective import Verdict
-from nlpkit.selftest.subject import Subject
+from nlpkit.selftest.subject import Bench, Subject
 from nlpkit.selftest.watching import Seen, look
 from nlpkit.train.loop import Job, train
 from nlpkit.train.state import Pace, State
@@ -89,7 +88,6 @@ def _compare_packed(
 
 
 def _compare_terms(packed: Seen, alone: list[Seen]) -> Tensor:
-    """Return the relative difference of each term's sum and the sum over single sequences."""
     differences = []
     for name, term in packed.loss.terms.items():
         sums = [one.loss.terms[name].loss_sum.float() for one in alone if name in one.loss.terms]
@@ -197,7 +195,6 @@ def accumulate(bench: Bench) -> Verdict:
 def _find_miscount(
     counted: Mapping[str, int], in_parts: Mapping[str, int], by_loss: Mapping[str, int]
 ) -> str:
-    """Return a message if the numbers of targets of a term differ, or an empty string."""
     if {*counted} != {*by_loss}:
         return f"targets are counted of {', '.join(counted)}, the loss has {', '.join(by_loss)}"
     for name, count in counted.items():
@@ -210,7 +207,6 @@ def _find_miscount(
 
 
 def _compute_gradient(bench: Bench, step: Step) -> Tensor:
-    """Return the gradient of one step of `train.loop`, flattened."""
     training = Training(bench.subject.model, bench.subject.objective)
     given = {"params": training.parameters(), "initial_lr": 1.0}
     optimizer = _Gradients([given], lr=1.0)

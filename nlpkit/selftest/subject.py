@@ -7,6 +7,7 @@ its mates; or the row of a task. Sources are real or random text. T tokens of a 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ from nlpkit.contracts.task import Item, Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import pack_examples
+from nlpkit.recipe import Resolved
+from nlpkit.runs.run import Run
+from nlpkit.train.log import Log
+from nlpkit.train.signals import StopFlag
 
+STEPS, SAVE_EVERY, EVAL_EVERY = 6, 2, 3  # of the interrupted run
 # Few words, because the model must learn a leak before it shows: 64 words take twice as long.
 ALPHABET = 16
 WHOLE_ROWS = 16  # rows of one text, which are not cut
@@ -210,7 +216,6 @@ class Subject:
         return Source(piece, mates)
 
     def _noise_row(self, size: int, rng: np.random.Generator) -> Source:
-        """Return a real row with random words; no part has more than `size` of them."""
         row = _shorten(self.examples.source(int(rng.choice(self._to_cut))), size)
         parts = [rng.choice(self.words_of(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
@@ -234,7 +239,6 @@ class Subject:
 
 
 def _is_text(tokenizer: Tokenizer) -> np.ndarray:
-    """Return whether ids (V,) are text, not special tokens."""
     is_text = np.asarray(tokenizer.token_characters() > 0)
     special = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id, tokenizer.pad_id)
     is_text[[i for i in (*special, getattr(tokenizer, "mask_id", None)) if i is not None]] = False
@@ -258,3 +262,39 @@ def _shorten(text: Any, longest: int | None) -> Any:
     first = max(0, min(int(second[0]) - longest // 2, len(text) - longest)) if len(second) else 0
     part = slice(first, first + longest)
     return Marked(text.ids[part], text.marks[part])
+
+
+class Once(Log):
+    """Prints a warning on the `outer` log only the first time: the proofs prepare many runs."""
+
+    def __init__(self, outer: Log, said: set[str], verbosity: int):
+        super().__init__(verbosity)
+        self.outer, self.said = outer, said
+
+    def warn(self, text: str) -> None:
+        """Print a warning that was not printed yet."""
+        if text not in self.said:
+            self.said.add(text)
+            self.outer.warn(text)
+
+
+@dataclass
+class Bench:
+    """The inputs of all proofs: the prepared run, in a temporary directory."""
+
+    run: Run
+    subject: Subject
+    small: Resolved  # the recipe with the shrunk model
+    shrunk: dict[str, tuple[Any, Any]]  # setting -> (recipe's value, used value)
+    workdir: Path
+    device: str
+    precision: str
+    attention: str
+    stop: StopFlag
+    log: Log  # of the runs that the proofs make
+
+
+def check(stop: StopFlag) -> None:
+    """Raise the exception that ends the program if a stop was requested."""
+    if stop.raised:
+        raise stop.ending("the proofs are not finished")

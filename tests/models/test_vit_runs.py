@@ -30,7 +30,7 @@ from nlpkit.plan import describe, draw_mask, make
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.selftest import of_run
-from nlpkit.selftest.bench import Bench
+from nlpkit.selftest.subject import Bench
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _images, _tiny

@@ -10,7 +10,7 @@ import pytest
 from nlpkit import recipe, selftest
 from nlpkit.contracts.request import Request
 from nlpkit.selftest import of_examples, of_run
-from nlpkit.selftest.bench import Bench
+from nlpkit.selftest.subject import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _tiny

@@ -12,7 +12,7 @@ from nlpkit import selftest
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mlm, nsp, sop, span, wwm
 from nlpkit.selftest import of_examples, of_labels, of_objective
-from nlpkit.selftest.bench import Bench
+from nlpkit.selftest.subject import Bench
 from tests import _provable, _tiny
 from tests._masked import SENTENCES
 

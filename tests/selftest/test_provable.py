@@ -18,8 +18,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.request import Request
 from nlpkit.objectives import plm, reorder
 from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
-from nlpkit.selftest.bench import Bench
-from nlpkit.selftest.subject import _shorten
+from nlpkit.selftest.subject import Bench, _shorten
 from nlpkit.selftest.watching import look
 from tests import _provable
 from tests.parts import (

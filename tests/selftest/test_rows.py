@@ -13,8 +13,7 @@ from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Request
 from nlpkit.objectives import scheduled_sampling, seq2seq
 from nlpkit.selftest import of_objective
-from nlpkit.selftest.bench import Bench
-from nlpkit.selftest.subject import _is_text
+from nlpkit.selftest.subject import Bench, _is_text
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from tests import _provable, _tiny_tasks
 from tests.parts import one_text

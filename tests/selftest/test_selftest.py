@@ -25,7 +25,7 @@ from nlpkit.data import loader, pack
 from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
-from nlpkit.selftest.bench import STEPS, Bench
+from nlpkit.selftest.subject import STEPS, Bench
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
 from tests import _processes, _provable, _tiny

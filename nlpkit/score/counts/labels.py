@@ -51,7 +51,6 @@ def _strip(lines: Lines, file: int) -> list[str]:
 
 
 def _sort_key(label: str) -> tuple[int, int, str]:
-    """Return the sort key: integers by value, then names."""
     digits = label.removeprefix("-")
     if digits.isascii() and digits.isdecimal():
         return 0, int(label), label

@@ -122,7 +122,6 @@ class Weighting:
 
 
 def _check(settings: Settings) -> None:
-    """Raise `UsageError` for parameters that are out of range."""
     variant, k1, b, k3, delta = settings
     for name, value in (("k1", k1), ("k3", k3), ("delta", delta)):
         if value is not None and not 0 <= value < math.inf:

@@ -83,7 +83,6 @@ def _row(line: str, references: Sequence[str], settings: Settings) -> Row:
 
 
 def _ngrams(line: str, settings: Settings) -> Iterator[Counter[str]]:
-    """Yield the n-grams of characters of each order, then those of words."""
     line = line.lower() if settings.lowercase else line
     text = line if settings.whitespace else "".join(line.split())
     for n in range(1, settings.char_order + 1):

@@ -86,7 +86,6 @@ _Line = tuple[set[Entity], set[Entity]]  # predicted, right
 
 
 def _read(hypotheses: Lines, references: References, scheme: str) -> list[_Line]:
-    """Return the entities of each line; raise `BadLine`."""
     lines = []
     for index, pair in enumerate(read(hypotheses, references)):
         found = []

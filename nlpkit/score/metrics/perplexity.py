@@ -93,7 +93,6 @@ def score(
 
 
 def _read(line: str, index: int, base: str) -> list[float]:
-    """Return the natural logarithms of a line."""
     values = []
     for field in line.split():
         if _INFINITY.fullmatch(field):
@@ -114,7 +113,6 @@ def _read(line: str, index: int, base: str) -> list[float]:
 
 
 def _count(references: References, count_ends: bool) -> dict[str, int]:
-    """Return the numbers of words, characters and bytes of the text; empty without a text."""
     if not references:
         return {}
     text = references[0]

@@ -108,7 +108,6 @@ def _tokens(
 
 
 def _best(hypothesis: Tokens, answers: list[Tokens], variant: str) -> _Part:
-    """Return the best F-measure over the references, with its precision and recall."""
     measure = _common_subsequence if variant == "rougeL" else _common_ngrams[variant]
     return max((measure(hypothesis, answer) for answer in answers), key=lambda part: part.f)
 

@@ -101,7 +101,6 @@ def run(options: argparse.Namespace, name: str, weighting_of: Callable[[Index], 
 
 
 def _check_identifiers(form: str, name: str, identifiers: Sequence[str]) -> None:
-    """Raise `DataError` for an identifier with characters that the format does not allow."""
     bad = re.compile(r"\s" if form == "trec" else r"[\t\r\n]").search
     for key in identifiers if form != "json" else ():
         if bad(key):
