@@ -189,6 +189,7 @@ def test_seeds_judged_by_different_scores_are_summarised_where_all_have_them(
         (tmp_path / name).mkdir()
         record = {"step": 1, "held_out": {"loss": 2.0, "metrics": scores}}
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+        (tmp_path / name / "recipe.yaml").write_text("name: x\n")
     found = seeds.summary(
         (1, 2), [seeds.best_evaluation(tmp_path / name, "mcc") for name in ("one", "two")]
     )["figures"]
