@@ -10,8 +10,7 @@ from nlpkit.errors import UsageError
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.likelihood import Likelihood
-    from nlpkit.evaluate.pairs import Scores
-    from nlpkit.evaluate.sentences import Sentence
+    from nlpkit.evaluate.pairs import Scores, Sentence
     from nlpkit.train.log import Log
 
 Files = Annotated[list[str], argument("FILE…", "texts, such as a txt file with a sentence a line")]
@@ -51,11 +50,11 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     from nlpkit.data.template import check_option
 
     check_option("--text-key", common.text_key)
-    from nlpkit.evaluate import pairs, sentences, surprisal, write_rows
+    from nlpkit.evaluate import pairs, surprisal, write_rows
 
     log = common.open_log()
-    found = sentences.read_pairs(files) if judged.pairs else []
-    texts = pairs.list_sentences(found) or sentences.read_texts(files, common.text_key)
+    found = pairs.read_pairs(files) if judged.pairs else []
+    texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key)
     likelihood, scores = _score(checkpoint, texts, common, log)
     path, method = str(likelihood.opened.path), likelihood.method
     result: dict[str, Any] = {"checkpoint": path, "method": method}

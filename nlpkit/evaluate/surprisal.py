@@ -17,8 +17,7 @@ import numpy as np
 
 from nlpkit.data.marks import is_chinese, word_starts
 from nlpkit.disk import whole_file
-from nlpkit.evaluate.pairs import Scores
-from nlpkit.evaluate.sentences import Sentence
+from nlpkit.evaluate.pairs import Scores, Sentence
 from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import SOURCE_LENGTHS
 from nlpkit.generate import logits as choosing
-from nlpkit.generate.beams import Answer, Beam
-from nlpkit.generate.rows import ActiveBatch, Request, Rules, compact
+from nlpkit.generate.rows import ActiveBatch, Answer, Beam, Request, Rules, compact
 from nlpkit.generate.settings import Settings
 
 # Limit for prompts that are computed together; more tokens need more memory and are not faster.

@@ -17,9 +17,8 @@ from nlpkit.contracts.abilities import (
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
-from nlpkit.generate.beams import Answer
 from nlpkit.generate.engine import generate
-from nlpkit.generate.rows import Rules
+from nlpkit.generate.rows import Answer, Rules
 from nlpkit.generate.settings import Settings
 
 # Tokens of the input that are decoded with the output, because a token may contain the space

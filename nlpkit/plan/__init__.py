@@ -1,7 +1,7 @@
 """Plans a run before it costs anything: its data, packing, model, time and memory."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 
 from nlpkit.attention.masks import dense_mask
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
 from nlpkit.data.corpus import Corpus
@@ -23,6 +23,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks, fit_memory, planned
 from nlpkit.runs.build import model_part
+from nlpkit.runs.planned import Planned
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
@@ -32,16 +33,9 @@ from nlpkit.train.placement import to_device
 from nlpkit.train.schedule import batches_per_epoch, long_warmup, mean_batches
 
 
-class Plan(planned.Planned):
-    """A run that is not started, with its first batch."""
-
-    @property
-    def first(self) -> Batch:
-        """The first batch that the run would train on."""
-        return self.stream[0].batches[0]
-
-
-def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: bool = True) -> Plan:
+def make(
+    resolved: Resolved, run_path: Path, device: str, log: Log, measure: bool = True
+) -> Planned:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing.
 
     With `measure`, what `train.memory` chooses is measured.
@@ -60,10 +54,9 @@ def make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: boo
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(where), log)
     resolved = _fit_memory(resolved, run_path, part, data, where, log, measure)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
-    found = planned.plan(resolved, settings, part, data, where)
-    if note := long_warmup(found.settings):
+    plan = planned.plan(resolved, settings, part, data, where)
+    if note := long_warmup(plan.settings):
         log.warn(note)
-    plan = Plan(*(getattr(found, each.name) for each in fields(found)))
     if settings.gradient_checkpointing:
         recompute.check(plan.model)
     return plan
@@ -101,7 +94,7 @@ def _fit_memory(
     )
 
 
-def describe(plan: Plan) -> dict[str, Any]:
+def describe(plan: Planned) -> dict[str, Any]:
     """Return a deterministic description of the planned run."""
     data, settings, stream = plan.data, plan.settings, plan.stream
     steps = settings.known_steps  # None with a budget: `probe` estimates what it buys
@@ -175,7 +168,7 @@ def _describe_corpus(corpus: Corpus | Items) -> dict[str, Any]:
     }
 
 
-def _count_projections(plan: Plan) -> int:
+def _count_projections(plan: Planned) -> int:
     """Return how many states of the first batch are multiplied with the output table."""
     objective = plan.data.objective
     if objective.predicts_text:
@@ -184,7 +177,7 @@ def _count_projections(plan: Plan) -> int:
     return plan.first.tokens if objective.lm_weight else 0
 
 
-def _measure_target_share(plan: Plan, batches: int = 16) -> float:
+def _measure_target_share(plan: Planned, batches: int = 16) -> float:
     tokens = targets = 0
     for number in range(batches):
         epoch, index = plan.stream.locate(number)
@@ -193,7 +186,7 @@ def _measure_target_share(plan: Plan, batches: int = 16) -> float:
     return targets / tokens
 
 
-def format_batch(plan: Plan) -> Iterator[str]:
+def format_batch(plan: Planned) -> Iterator[str]:
     """Yield the first batch as tab-separated lines, one token per line.
 
     A blank line separates sequences. The tokens of a source stand before those of its target.
@@ -230,13 +223,13 @@ def format_batch(plan: Plan) -> Iterator[str]:
         start += length
 
 
-def _show_field(plan: Plan, name: str, number: int) -> str:
+def _show_field(plan: Planned, name: str, number: int) -> str:
     value = plan.first.fields[name][number].item()
     meanings = plan.data.objective.fields[name].names
     return meanings[value] if meanings else f"{value:g}"
 
 
-def _find_tokenizer(plan: Plan) -> Any:
+def _find_tokenizer(plan: Planned) -> Any:
     if plan.data.tokenizer is None:
         name = plan.resolved.recipe.objective[0].name
         raise UsageError(f"a batch is shown by its tokens, and objective {name} reads no text")
@@ -248,7 +241,7 @@ def _show(tokenizer: Any, token: int) -> str:
     return show_token(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
 
 
-def draw_mask(plan: Plan, path: Path) -> None:
+def draw_mask(plan: Planned, path: Path) -> None:
     """Draw who sees whom in the first batch: the whole pack, and its shortest sequence.
 
     Each kind of a layer or of a share of the heads has a row of the picture.

@@ -13,8 +13,8 @@ import numpy as np
 
 from nlpkit.data.loader import held_out_batches
 from nlpkit.disk import user_path
-from nlpkit.plan import Plan
 from nlpkit.runs import fastest_precision
+from nlpkit.runs.planned import Planned
 from nlpkit.runs.trial import (
     Memory,
     Trial,
@@ -42,7 +42,7 @@ class Times:
     held_out_token: float = 0.0
 
 
-def probe(plan: Plan) -> dict[str, Any]:
+def probe(plan: Planned) -> dict[str, Any]:
     """Return the estimate of time and memory; if memory is too small, `fits` is False.
 
     It trains on the batch with the most attention and on the one with the most tokens. A system
@@ -105,7 +105,7 @@ def _measure_time(trial: Trial, times: Times) -> None:
         times.held_out_token = trial.evaluate(batch) / batch.tokens
 
 
-def _estimate_time(plan: Plan, times: Times) -> dict[str, Any]:
+def _estimate_time(plan: Planned, times: Times) -> dict[str, Any]:
     """Return the seconds of the whole run; None if nothing was timed."""
     names = (
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
@@ -146,7 +146,7 @@ class Cost(NamedTuple):
         return step, evaluation, saving
 
 
-def count_bought_steps(plan: Plan, cost: Cost, seconds: float) -> int:
+def count_bought_steps(plan: Planned, cost: Cost, seconds: float) -> int:
     """Return the number of steps, at least 1, that end in this time with all that is due."""
     fewest, most = 1, max(1, int(seconds / cost.step))
     while fewest < most:
@@ -158,7 +158,7 @@ def count_bought_steps(plan: Plan, cost: Cost, seconds: float) -> int:
     return fewest
 
 
-def _count_occasions(plan: Plan, steps: int | None = None) -> tuple[int, int]:
+def _count_occasions(plan: Planned, steps: int | None = None) -> tuple[int, int]:
     """Return the number of evaluations, and of checkpoints if every evaluation is the best.
 
     `steps` is the number of steps if the recipe has a budget of time.
@@ -193,7 +193,7 @@ def _measure_saving(directory: Path, size: int) -> float:
         return (time.perf_counter() - start) * size / len(sample)
 
 
-def _estimate_memory(plan: Plan, found: Memory) -> dict[str, Any]:
+def _estimate_memory(plan: Planned, found: Memory) -> dict[str, Any]:
     share = None if found.peak is None else round(found.peak / found.limit, 4)
     return {
         "longest_batch_tokens": longest_tokens(plan),
@@ -205,7 +205,7 @@ def _estimate_memory(plan: Plan, found: Memory) -> dict[str, Any]:
     }
 
 
-def advise(plan: Plan, found: Memory) -> str:
+def advise(plan: Planned, found: Memory) -> str:
     """Return one line: the memory that is needed, what there is, and the setting that would fit."""
     settings, gib = plan.settings, 2**30
     needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"

@@ -6,6 +6,7 @@ from functools import cached_property
 import torch
 from torch import nn
 
+from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.optimizer import Group
 from nlpkit.data.loader import Stream
 from nlpkit.models.meta import on_meta
@@ -40,6 +41,11 @@ class Planned:
     def groups(self) -> list[Group]:
         """What updates which parameters."""
         return groups(self.model, self.settings)
+
+    @property
+    def first(self) -> Batch:
+        """The first batch that the run would train on."""
+        return self.stream[0].batches[0]
 
     @property
     def parameters(self) -> int:

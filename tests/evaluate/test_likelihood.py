@@ -19,7 +19,7 @@ import transformers
 from nlpkit import cli
 from nlpkit.evaluate import pairs, surprisal
 from nlpkit.evaluate.likelihood import Encoded, Likelihood
-from nlpkit.evaluate.sentences import Pair, Sentence, read_pairs
+from nlpkit.evaluate.pairs import Pair, Sentence, read_pairs
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe, wordpiece
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS

@@ -22,9 +22,8 @@ from transformers import (
 
 from nlpkit.errors import UsageError
 from nlpkit.generate import logits as choosing
-from nlpkit.generate.beams import Beam
 from nlpkit.generate.engine import generate
-from nlpkit.generate.rows import Rules, compact
+from nlpkit.generate.rows import Beam, Rules, compact
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models import cpm_ant, gpt

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nlpkit.contracts.batch import IGNORE
-from nlpkit.generate.beams import Answer
+from nlpkit.generate.rows import Answer
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.models.t5 import Config as ModelConfig

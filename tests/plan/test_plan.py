@@ -35,7 +35,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _tiny.write(tmp_path_factory.mktemp("plan"))
 
 
-def _plan(path: Path, *sets: str) -> planning.Plan:
+def _plan(path: Path, *sets: str) -> planning.Planned:
     resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(path.parent / 'run'))}"])
     return planning.make(resolved, path.parent / "run", "cpu", Log(QUIET))
 

@@ -12,8 +12,8 @@ from nlpkit import plan as planning
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import files
 from nlpkit.errors import NlpkitError, UsageError
-from nlpkit.plan import Plan
 from nlpkit.runs import build
+from nlpkit.runs.planned import Planned
 from nlpkit.runs.run import Training
 from nlpkit.train import recompute
 from nlpkit.train.log import QUIET, Log
@@ -29,7 +29,7 @@ ALL = sorted({path.stem for path in RECIPES.glob("*.yaml")} - ROWS)
 DROPOUT = ("dropout", "residual_dropout", "attention_dropout")
 
 
-def _step(plan: Plan, on: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor], int]:
+def _step(plan: Planned, on: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor], int]:
     """Return the loss and the gradients of two batches, and how often a layer was computed."""
     torch.manual_seed(0)
     model = build.build_model(plan.part, plan.data.vocab_size, "auto")
@@ -52,7 +52,7 @@ def _step(plan: Plan, on: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor], 
     return torch.stack(losses), gradients, len(runs)
 
 
-def _is_the_same(plan: Plan) -> None:
+def _is_the_same(plan: Planned) -> None:
     """Fail unless both ways give the same bits, and layers were computed twice."""
     plain, gradients, runs = _step(plan, False)
     loss, again, twice = _step(plan, True)
@@ -70,7 +70,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _plan(path: Path, *sets: str) -> Plan:
+def _plan(path: Path, *sets: str) -> Planned:
     return planning.make(recipe.load(str(path), list(sets)), path.parent, "cpu", Log(QUIET))
 
 

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nlpkit.attention.forms.chunks import Chunks
+from nlpkit.attention.forms.sides import is_causal
 from nlpkit.contracts.request import Request
 
 # Features (…, F) of queries or keys (…, D), whose positions are (…, 1) or broadcast to it.
@@ -165,8 +166,8 @@ def extend(
 
 
 def make_chunks(request: Request) -> Chunks | None:
-    """Return the chunks of a pack; None for new tokens of cached sequences."""
-    if request.layout.past is not None:
+    """Return the chunks of a pack; None for both ways, and for new tokens of cached sequences."""
+    if request.layout.past is not None or not is_causal(request.config):
         return None
     return Chunks.of(request.layout, request.fields["position"], sum_dtype(request.dtype))
 

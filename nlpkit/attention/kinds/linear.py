@@ -45,8 +45,7 @@ def prepare(request: Request) -> Chunks | None:
     """Return the chunks of the pack where they are needed."""
     from nlpkit.attention.forms import linear
 
-    causal = sides.is_causal(request.config)
-    return linear.make_chunks(request) if causal else None
+    return linear.make_chunks(request)
 
 
 def attend(

@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-import numpy as np
-
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.errors import FileError
 
@@ -25,57 +23,19 @@ class SourceAndTarget:
 
     def __init__(self, source: Tokenizer, target: Tokenizer):
         self.source, self.target = source, target
-
-    @property
-    def bos_id(self) -> int | None:
-        """The id of the begin token."""
-        return self.target.bos_id
-
-    @property
-    def eos_id(self) -> int | None:
-        """The id of the end token."""
-        return self.target.eos_id
-
-    @property
-    def unk_id(self) -> int | None:
-        """The id of the unknown token."""
-        return self.target.unk_id
-
-    @property
-    def pad_id(self) -> int | None:
-        """The id of the padding token, if the sources have a token of this id, too."""
-        found = self.target.pad_id
-        return found if found is not None and found < self.source.vocab_size else None
-
-    @property
-    def vocab_size(self) -> int:
-        """The number of tokens."""
-        return self.target.vocab_size
+        self.bos_id, self.eos_id, self.unk_id = target.bos_id, target.eos_id, target.unk_id
+        # Padding is one id for both, so the sources need a token of this id, too.
+        pad = target.pad_id
+        self.pad_id = pad if pad is not None and pad < source.vocab_size else None
+        self.vocab_size = target.vocab_size
+        self.encode, self.encode_batch = target.encode, target.encode_batch
+        self.decode, self.token = target.decode, target.token
+        self.token_characters = target.token_characters
 
     def save(self, directory: str | Path) -> None:
         """Write the files of both, each in its folder."""
         for folder, side in zip(FOLDERS, (self.source, self.target), strict=True):
             side.save(Path(directory) / folder)
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a target."""
-        return self.target.encode(text)
-
-    def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
-        """Return the ids of each target."""
-        return self.target.encode_batch(texts)
-
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of a target."""
-        return self.target.decode(ids)
-
-    def token(self, token_id: int) -> str:
-        """Return the token of the targets with this id."""
-        return self.target.token(token_id)
-
-    def token_characters(self) -> np.ndarray:
-        """Return the number of characters in each token of the targets: (V,) int32."""
-        return self.target.token_characters()
 
     def fingerprint(self) -> str:
         """Return a hash of both."""
