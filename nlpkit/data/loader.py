@@ -10,7 +10,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -20,8 +20,10 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import Items
-from nlpkit.data.mates import Mates
 from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
+
+if TYPE_CHECKING:
+    from nlpkit.data.mates import Mates
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
 ROUND_BINS = 256  # bins in a round: its one last, half-empty bin is then at most 0.4 % of it
@@ -71,15 +73,6 @@ class Step:
         return self.batches[:-1] if self.stand_in else self.batches
 
 
-@dataclass(frozen=True)
-class RawStep:
-    """The examples of the batches of a `Step`, not yet packed."""
-
-    batches: list[list[dict[str, np.ndarray]]]
-    after: Position
-    stand_in: bool = False
-
-
 class Examples:
     """The pieces of a corpus as finished examples, found by number."""
 
@@ -98,8 +91,10 @@ class Examples:
         self.augment = cast(Task, objective).augment if is_training_task else None
         self.mates: Mates | None = None
         if objective.mates and len(self.spans):
+            from nlpkit.data import mates
+
             what = "the held-out data" if split == HELD_OUT else "the training data"
-            self.mates = Mates(self.spans, corpus.lengths, self.weights, what)
+            self.mates = mates.Mates(self.spans, corpus.lengths, self.weights, what)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -128,13 +123,13 @@ class Examples:
         occurrence, piece = divmod(int(item), len(self))
         carried, occurrence = divmod(occurrence, self.occurrences)
         rng = self.generator(epoch - carried, piece, occurrence)
+        source: Any = self.source(piece)
+        if self.augment is not None:
+            source = self.augment(source, rng)
         if self.mates is None:
-            source: Any = self.source(piece)
-            if self.augment is not None:
-                source = self.augment(source, rng)
             return self.objective.example(source, rng)
         mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
-        return self.objective.example(self.source(piece), rng, mates)
+        return self.objective.example(source, rng, mates)
 
     def source(self, piece: int) -> np.ndarray | Item | Marked:
         """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""
@@ -163,10 +158,7 @@ class Examples:
 
     def batch(self, items: np.ndarray, epoch: int, progress: float = 0.0) -> Batch:
         """Return the pack of these items as they are when this share of the run is done."""
-        return self.pack([self.make(item, epoch) for item in items], progress)
-
-    def pack(self, made: list[dict[str, np.ndarray]], progress: float) -> Batch:
-        """Return the pack of these examples as they are when this share of the run is done."""
+        made = [self.make(item, epoch) for item in items]
         if defines(self.objective, Objective, "at_progress"):
             made = [self.objective.at_progress(example, progress) for example in made]
         return pack_examples(self.objective, made)
@@ -202,26 +194,20 @@ class Stream:
     def plan(self, epoch: int) -> Bins:
         """Return the bins of `epoch`; the last two epochs asked for are kept."""
         if epoch not in self._plans:
-            first = epoch
-            while first % self.round and first - 1 not in self._plans:
-                first -= 1
-            for number in range(first, epoch + 1):
-                self._plan(number)
+            examples = self.examples
+            items = examples.epoch(epoch)
+            if epoch % self.round:
+                carried = examples.carry_over(self.plan(epoch - 1).leftover)
+                items = np.concatenate([carried, items])
+            bins = plan_bins(
+                items,
+                examples.sizes[items % len(examples)],
+                self.budget,
+                examples.generator(epoch, 0, 0, 1),
+                allow_leftover=(epoch + 1) % self.round != 0,
+            )
+            self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1} | {epoch: bins}
         return self._plans[epoch]
-
-    def _plan(self, epoch: int) -> None:
-        examples = self.examples
-        items = examples.epoch(epoch)
-        if epoch % self.round:
-            items = np.concatenate([examples.carry_over(self._plans[epoch - 1].leftover), items])
-        bins = plan_bins(
-            items,
-            examples.sizes[items % len(examples)],
-            self.budget,
-            examples.generator(epoch, 0, 0, 1),
-            allow_leftover=(epoch + 1) % self.round != 0,
-        )
-        self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1} | {epoch: bins}
 
     def locate(self, number: int) -> Position:
         """Return epoch and bin of the `number`-th bin counted from the start position."""
@@ -230,10 +216,6 @@ class Stream:
             self._firsts.append(self._firsts[-1] + len(self.plan(epoch)))
         index = int(np.searchsorted(self._firsts, number, side="right")) - 1
         return Position(self.start.epoch + index, number - self._firsts[index])
-
-    def __getitem__(self, step: int) -> Step:
-        """Return this process's share of the `step`-th step after the start."""
-        return self.pack(self.make(step), self.progress.at(step))
 
     def bins_of(self, step: int) -> range:
         """Return the numbers of the bins of the `step`-th step after the start, as `locate`."""
@@ -245,44 +227,32 @@ class Stream:
             self._ends.append(self._ends[-1] + size(number))
         return range(self._ends[step], self._ends[step + 1])
 
-    def make(self, step: int) -> RawStep:
-        """Return the examples of `step`, not yet as they are when some share of the run is done."""
-        bins = self.bins_of(step)
+    def __getitem__(self, step: int) -> Step:
+        """Return this process's share of the `step`-th step after the start."""
+        bins, progress = self.bins_of(step), self.progress.at(step)
         numbers = bins[self.rank :: self.world_size]
         stand_in = len(numbers) < -(-len(bins) // self.world_size)
         batches = []
         for number in [*numbers, bins[0]] if stand_in else numbers:
             epoch, index = self.locate(number)
-            items = self.plan(epoch)[index]
-            batches.append([self.examples.make(item, epoch) for item in items])
-        return RawStep(batches, self.locate(bins.stop), stand_in)
+            batches.append(self.examples.batch(self.plan(epoch)[index], epoch, progress))
+        return Step(batches, self.locate(bins.stop), stand_in)
 
-    def pack(self, raw: RawStep, progress: float) -> Step:
-        """Return the step of these examples when this share of the run is done."""
-        batches = [self.examples.pack(examples, progress) for examples in raw.batches]
-        return Step(batches, raw.after, raw.stand_in)
-
-
-@dataclass(frozen=True)
-class _Preparation:
-    """The job of a worker: to make the step of this number."""
-
-    stream: Stream
-
-    def run(self, piece: int, should_stop: Callable[[], None]) -> Step | RawStep:
-        # Where examples follow a clock, they are packed when their step begins.
-        objective = self.stream.examples.objective
-        waits = self.stream.progress.clock and defines(objective, Objective, "at_progress")
-        return self.stream.make(piece) if waits else self.stream[piece]
+    def run(self, piece: int, should_stop: Callable[[], None]) -> Step:
+        """Return the step of this number: the job of a worker."""
+        return self[piece]
 
 
 def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this).
 
+    Examples that follow a clock are made by this process, when their step begins.
+
     Raises:
         OutOfMemory: a worker was killed.
     """
-    if workers == 0:
+    follows = defines(stream.examples.objective, Objective, "at_progress")
+    if workers == 0 or (follows and stream.progress.clock):
         yield from map(stream.__getitem__, range(count))
         return
     from nlpkit.data._worker_pool import run_in_workers
@@ -290,16 +260,14 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     # The workers inherit the plan, and an error in it is raised here.
     stream.plan(stream.start.epoch)
     prepared = run_in_workers(
-        *(iter(range(count)), _Preparation(stream), workers, lambda: None),
+        *(iter(range(count)), stream, workers, lambda: None),
         setting="train.workers: 0",
         context=multiprocessing.get_context("fork"),  # a worker has the stream without a copy
         ahead=workers,
     )
     with closing(prepared):
-        for number, made in prepared:
-            if isinstance(made, RawStep):
-                made = stream.pack(made, stream.progress.at(number))
-            yield made
+        for _, step in prepared:
+            yield step
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:

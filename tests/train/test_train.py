@@ -190,12 +190,14 @@ def test_killed_worker_is_one_line_and_the_last_whole_step_is_saved(
     monkeypatch.setattr(Stream, "__getitem__", dies)
     with pytest.raises(OutOfMemory) as error:
         _tiny.pretrain(path, tmp_path, "train.workers=2")
-    assert str(error.value) == (
-        "a worker process ended by itself (exit status -9; -9 is usually lack of memory); fewer "
-        "workers need less: train.workers: 0; saved at step 5; the same command resumes the run"
+    # Steps that the other worker has begun are lost, too.
+    (saved,) = re.findall(
+        r"^a worker process ended by itself \(killed, usually for lack of memory\); fewer workers "
+        r"need less: train.workers: 0; saved at step ([1-5]); the same command resumes the run$",
+        str(error.value),
     )
     monkeypatch.undo()
-    assert files.list_checkpoints(tmp_path)[0].step == 5
+    assert files.list_checkpoints(tmp_path)[0].step == int(saved)
     place = _tiny.pretrain(path, tmp_path)
     assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
     assert _same_bits(place, files.read_pointer(run, "latest"))
