@@ -9,23 +9,18 @@ As in transformers, what the feed-forward layers add has no dropout.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.contracts.format import HfFormat
 from nlpkit.models.albert import Config
 from nlpkit.models.formats import encoder_format
+from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
-from nlpkit.models.layers.head import TaskHead
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-TASK_HEADS = {  # transformers' models with a task's layer
-    "sequence_classification": TaskHead("AlbertForSequenceClassification", "classifier"),
-    "token_classification": TaskHead("AlbertForTokenClassification", "classifier"),
-    "question_answering": TaskHead("AlbertForQuestionAnswering", "qa_outputs"),
-    "multiple_choice": TaskHead("AlbertForMultipleChoice", "classifier"),
-}
+TASK_HEADS = encoder_format.task_heads("Albert")
 
 
 class Model(EncoderModel):
@@ -97,9 +92,9 @@ def _names() -> dict[str, str]:
 
 
 _DECODER = "predictions.decoder"
-FORMAT = HfFormat(
+FORMAT = replace(
+    ENCODER,
     architecture="AlbertForPreTraining",
-    pipeline="fill-mask",
     body="albert.",
     names={
         **_names(),
@@ -111,25 +106,19 @@ FORMAT = HfFormat(
         "order_classifier": "sop_classifier.classifier",
     },
     copies=encoder_format.decoder_copies(_DECODER),
-    old_ends=encoder_format.OLD_ENDS,
-    # AlbertForMaskedLM has neither.
-    optional=("pooler", "order_classifier"),
-    ignored=("position_ids",),
+    optional=("pooler", "order_classifier"),  # AlbertForMaskedLM has neither
     sizes={
-        **encoder_format.SIZES,
+        **ENCODER.sizes,
         "embedding_size": "embedding_size",
         "num_groups": "num_hidden_groups",
         "inner_layers": "inner_group_num",
         "pair_dropout": "classifier_dropout_prob",
     },
     defaults={
-        **encoder_format.DEFAULTS,
+        **ENCODER.defaults,
         "hidden_act": "gelu_new",
         "num_hidden_groups": 1,
         "inner_group_num": 1,
         "classifier_dropout_prob": 0.1,
     },
-    fixed=encoder_format.FIXED,
-    join=encoder_format.join,
-    split=encoder_format.split,
 )

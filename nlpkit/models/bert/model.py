@@ -7,23 +7,18 @@ N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from nlpkit.contracts.format import HfFormat
 from nlpkit.models.bert import Config
 from nlpkit.models.formats import encoder_format
+from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel
-from nlpkit.models.layers.head import TaskHead
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-TASK_HEADS = {  # transformers' models with a task's layer
-    "sequence_classification": TaskHead("BertForSequenceClassification", "classifier"),
-    "token_classification": TaskHead("BertForTokenClassification", "classifier"),
-    "question_answering": TaskHead("BertForQuestionAnswering", "qa_outputs"),
-    "multiple_choice": TaskHead("BertForMultipleChoice", "classifier"),
-}
+TASK_HEADS = encoder_format.task_heads("Bert")
 
 
 class Model(EncoderModel):
@@ -77,9 +72,9 @@ class Model(EncoderModel):
 
 
 _DECODER = "cls.predictions.decoder"
-FORMAT = HfFormat(
+FORMAT = replace(
+    ENCODER,
     architecture="BertForPreTraining",
-    pipeline="fill-mask",
     body="bert.",
     names={
         **encoder_format.body_names("bert."),
@@ -90,13 +85,5 @@ FORMAT = HfFormat(
         "next_sentence": "cls.seq_relationship",
     },
     copies=encoder_format.decoder_copies(_DECODER),
-    # BertForMaskedLM has neither.
-    optional=("pooler", "next_sentence"),
-    old_ends=encoder_format.OLD_ENDS,
-    ignored=("position_ids",),
-    sizes=encoder_format.SIZES,
-    defaults=encoder_format.DEFAULTS,
-    fixed=encoder_format.FIXED,
-    join=encoder_format.join,
-    split=encoder_format.split,
+    optional=("pooler", "next_sentence"),  # BertForMaskedLM has neither
 )

@@ -9,6 +9,7 @@ E width of the embeddings, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.electra import Config
 from nlpkit.models.electra.sampling import sample
 from nlpkit.models.formats import encoder_format
+from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import (
     ACTIVATIONS,
     Embeddings,
@@ -43,22 +45,23 @@ class ClassifierHead(DenseHead):
 
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-TASK_HEADS = {  # transformers' models with a task's layer
-    "sequence_classification": TaskHead(
-        "ElectraForSequenceClassification",
-        "classifier.out_proj",
-        kind=ClassifierHead,
-        modules={"dense": "classifier.dense"},
-    ),
-    "token_classification": TaskHead("ElectraForTokenClassification", "classifier"),
-    "question_answering": TaskHead("ElectraForQuestionAnswering", "qa_outputs"),
-    "multiple_choice": TaskHead(
-        "ElectraForMultipleChoice",
-        "classifier",
-        kind=ClassifierHead,
-        modules={"dense": "sequence_summary.summary"},
-    ),
-}
+TASK_HEADS = encoder_format.task_heads(
+    "Electra",
+    {
+        "sequence_classification": TaskHead(
+            "ElectraForSequenceClassification",
+            "classifier.out_proj",
+            kind=ClassifierHead,
+            modules={"dense": "classifier.dense"},
+        ),
+        "multiple_choice": TaskHead(
+            "ElectraForMultipleChoice",
+            "classifier",
+            kind=ClassifierHead,
+            modules={"dense": "sequence_summary.summary"},
+        ),
+    },
+)
 
 
 class Encoder(nn.Module):
@@ -262,26 +265,23 @@ _OF_GENERATOR = HfFormat(
     },
     copies={f"{_DECODER}.weight": "token_embedding"},
     sizes={
-        **{name: encoder_format.SIZES[name] for name in _SHARED},
+        **{name: ENCODER.sizes[name] for name in _SHARED},
         **_SIZES,
         "embedding_width": "embedding_size",
     },
     present=lambda config: config.generator,
 )
-FORMAT = HfFormat(
+FORMAT = replace(
+    ENCODER,
     architecture="ElectraForPreTraining",
+    pipeline="feature-extraction",
     body="electra.",
     names={
         **_names("electra.", "discriminator", "num_layers"),
         "replaced_dense": "discriminator_predictions.dense",
         "replaced_score": "discriminator_predictions.dense_prediction",
     },
-    old_ends=encoder_format.OLD_ENDS,
     optional=("discriminator_predictions",),  # ElectraForSequenceClassification has none
-    ignored=("position_ids",),
-    sizes=encoder_format.SIZES,
-    defaults=encoder_format.DEFAULTS,
-    fixed=encoder_format.FIXED,
     more_settings=_more_settings,
     read_config=_read_config,
     folders={GENERATOR: _OF_GENERATOR},

@@ -4,34 +4,12 @@ The output table of an untied model is the tensor that otherwise repeats the inp
 bias that counts is the decoder's; the other one is not used.
 """
 
-from nlpkit.contracts.format import Settings, State
-from nlpkit.models.layers.encoder_config import EncoderConfig
+from collections.abc import Mapping
 
-SIZES = {
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_act": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_eps": "layer_norm_eps",
-    "init_std": "initializer_range",
-    "tie": "tie_word_embeddings",
-}
-# What transformers assumes where a config.json of the first releases says nothing.
-DEFAULTS = {
-    "hidden_act": "gelu",
-    "type_vocab_size": 2,
-    "layer_norm_eps": 1e-12,
-    "initializer_range": 0.02,
-    "tie_word_embeddings": True,
-}
-FIXED = {"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False}
-# The names of google-bert's files on the hub.
-OLD_ENDS = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+from nlpkit.contracts.format import HfFormat, Settings, State
+from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.head import TaskHead
+
 _LAYER = {
     "query": "attention.self.query",
     "key": "attention.self.key",
@@ -72,16 +50,66 @@ def decoder_copies(decoder: str) -> dict[str, str]:
     return {f"{decoder}.weight": "token_embedding", f"{decoder}.bias": "token_bias"}
 
 
-def join(config: EncoderConfig, state: State) -> State:
+def task_heads(prefix: str, heads: Mapping[str, TaskHead] | None = None) -> dict[str, TaskHead]:
+    """Return transformers' models with a task's layer; `heads` are those that differ."""
+    return {
+        "sequence_classification": TaskHead(f"{prefix}ForSequenceClassification", "classifier"),
+        "token_classification": TaskHead(f"{prefix}ForTokenClassification", "classifier"),
+        "question_answering": TaskHead(f"{prefix}ForQuestionAnswering", "qa_outputs"),
+        "multiple_choice": TaskHead(f"{prefix}ForMultipleChoice", "classifier"),
+    } | dict(heads or {})
+
+
+def _join(config: EncoderConfig, state: State) -> State:
     """Return the state dict with the bias of an untied output table under its other name, too."""
     if config.tie or "token_bias" not in state:
         return state
     return {**state, UNTIED_BIAS: state["token_bias"].clone()}
 
 
-def split(config: EncoderConfig, settings: Settings, state: State) -> State:
+def _split(config: EncoderConfig, settings: Settings, state: State) -> State:
     """Return the state dict with the bias that transformers adds in an untied model."""
     if config.tie or UNTIED_BIAS not in state:
         return state
     rest = {name: tensor for name, tensor in state.items() if name != UNTIED_BIAS}
     return rest | {"token_bias": state[UNTIED_BIAS]}
+
+
+# What a family replaces: its class, the prefix of its body, its names, and what it has more.
+ENCODER = HfFormat(
+    architecture="",
+    pipeline="fill-mask",
+    names={},
+    # The names of google-bert's files on the hub.
+    old_ends={"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"},
+    ignored=("position_ids",),
+    sizes={
+        "hidden_size": "hidden_size",
+        "num_layers": "num_hidden_layers",
+        "num_heads": "num_attention_heads",
+        "intermediate_size": "intermediate_size",
+        "max_positions": "max_position_embeddings",
+        "type_vocab_size": "type_vocab_size",
+        "hidden_act": "hidden_act",
+        "dropout": "hidden_dropout_prob",
+        "attention_dropout": "attention_probs_dropout_prob",
+        "norm_eps": "layer_norm_eps",
+        "init_std": "initializer_range",
+        "tie": "tie_word_embeddings",
+    },
+    # What transformers assumes where a config.json of the first releases says nothing.
+    defaults={
+        "hidden_act": "gelu",
+        "type_vocab_size": 2,
+        "layer_norm_eps": 1e-12,
+        "initializer_range": 0.02,
+        "tie_word_embeddings": True,
+    },
+    fixed={
+        "position_embedding_type": "absolute",
+        "is_decoder": False,
+        "add_cross_attention": False,
+    },
+    join=_join,
+    split=_split,
+)

@@ -6,21 +6,23 @@ N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.format import HfFormat, Settings
+from nlpkit.contracts.format import Settings
 from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import encoder_format
+from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel
 from nlpkit.models.layers.head import DenseHead, TaskHead
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-TASK_HEADS = {  # transformers' models with a task's layer
+TASK_HEADS = {  # transformers' models with a task's layer; its multiple choice reads a pooler
     "sequence_classification": TaskHead(
         "RobertaForSequenceClassification",
         "classifier.out_proj",
@@ -67,7 +69,7 @@ class Model(EncoderModel):
 
 
 def _rows(config: Config) -> int:
-    """Return the length of the table of positions; those up to `padding_idx` are of no token."""
+    # Of the table of positions; those up to `padding_idx` are of no token.
     return config.max_positions + config.padding_idx + 1
 
 
@@ -85,19 +87,15 @@ def _positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
     return (total + (past - before)[layout.document_ids]) * counted + padding_idx
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
-    return {"max_position_embeddings": _rows(config)}
-
-
 def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
     limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
     return sizes | {"max_positions": limit}
 
 
 _DECODER = "lm_head.decoder"
-FORMAT = HfFormat(
+FORMAT = replace(
+    ENCODER,
     architecture="RobertaForMaskedLM",
-    pipeline="fill-mask",
     body="roberta.",
     names={
         **encoder_format.body_names("roberta."),
@@ -106,14 +104,10 @@ FORMAT = HfFormat(
         "output_norm": "lm_head.layer_norm",
     },
     copies=encoder_format.decoder_copies(_DECODER),
-    old_ends=encoder_format.OLD_ENDS,
     # The pooler of a bare RobertaModel is in none of its pretraining and tuning models.
-    ignored=("position_ids", "pooler"),
-    sizes={**encoder_format.SIZES, "padding_idx": "pad_token_id"},
-    defaults={**encoder_format.DEFAULTS, "pad_token_id": 1},
-    fixed=encoder_format.FIXED,
-    more_settings=_more_settings,
+    ignored=(*ENCODER.ignored, "pooler"),
+    sizes={**ENCODER.sizes, "padding_idx": "pad_token_id"},
+    defaults={**ENCODER.defaults, "pad_token_id": 1},
+    more_settings=lambda config: {"max_position_embeddings": _rows(config)},
     read_config=_read_config,
-    join=encoder_format.join,
-    split=encoder_format.split,
 )

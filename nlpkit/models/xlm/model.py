@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings
-from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.layers.encoder import EncoderModel
 from nlpkit.models.layers.head import Head, TaskHead
 from nlpkit.models.layers.packs import dropout
@@ -58,16 +57,15 @@ class Embeddings(nn.Module):
 
     def __init__(self, config: Config):
         super().__init__()
-        self.config = config
-        positions = torch.empty(config.max_positions, config.hidden_size)
+        self.config, width = config, config.hidden_size
+        positions = torch.empty(config.max_positions, width)
         if config.sinusoidal:
             self.register_buffer("position_embedding", positions)
         else:
             self.register_parameter("position_embedding", nn.Parameter(positions))
-        languages = torch.empty(config.num_languages, config.hidden_size)
-        parameter = nn.Parameter(languages) if config.languages else None
-        self.register_parameter("language_embedding", parameter)
-        self.norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        languages = nn.Parameter(torch.empty(config.num_languages, width))
+        self.register_parameter("language_embedding", languages if config.languages else None)
+        self.norm = nn.LayerNorm(width, config.norm_eps)
 
     def reset_parameters(self) -> None:
         """Draw the tables from N(0, embedding_std); positions are sines where they are fixed."""
@@ -141,41 +139,39 @@ class Model(EncoderModel):
 
 
 # What the family has one value of; a model of transformers with another one is another model.
-_FIXED = {"causal": False, "asm": False, "is_encoder": True}
-_SUMMARIES = {
-    "summary_type": "first", "summary_use_proj": True, "summary_activation": None,
+_FIXED = {
+    "causal": False,
+    "asm": False,
+    "is_encoder": True,
+    "summary_type": "first",
+    "summary_use_proj": True,
+    "summary_activation": None,
     "summary_proj_to_labels": True,
-}  # fmt: skip
+}
 
 
 def _more_settings(config: Config) -> dict[str, Any]:
     own = {"gelu_activation": config.hidden_act == "gelu", "use_lang_emb": config.languages}
-    return own | _FIXED | _SUMMARIES
+    return own | _FIXED
 
 
 def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    summarizing = [
-        head.architecture
-        for head in TASK_HEADS.values()
-        if f"{_SUMMARY}.weight" in head.names.values()
-    ]
-    has_summary = any(name in summarizing for name in settings.get("architectures") or ())
-    check_fixed(_SUMMARIES if has_summary else {}, settings)
     act = "gelu" if settings.get("gelu_activation", True) else "relu"
     has_languages = settings.get("use_lang_emb", True)
     languages = sizes["num_languages"] if has_languages else 1
     return sizes | {"hidden_act": act, "num_languages": languages}
 
 
+_N = "{num_layers}"
 _LAYER = {
-    "query": "attentions.{num_layers}.q_lin",
-    "key": "attentions.{num_layers}.k_lin",
-    "value": "attentions.{num_layers}.v_lin",
-    "project": "attentions.{num_layers}.out_lin",
-    "attention_norm": "layer_norm1.{num_layers}",
-    "up": "ffns.{num_layers}.lin1",
-    "down": "ffns.{num_layers}.lin2",
-    "output_norm": "layer_norm2.{num_layers}",
+    "query": "attentions.{}.q_lin",
+    "key": "attentions.{}.k_lin",
+    "value": "attentions.{}.v_lin",
+    "project": "attentions.{}.out_lin",
+    "attention_norm": "layer_norm1.{}",
+    "up": "ffns.{}.lin1",
+    "down": "ffns.{}.lin2",
+    "output_norm": "layer_norm2.{}",
 }
 FORMAT = HfFormat(
     architecture="XLMWithLMHeadModel",
@@ -188,7 +184,7 @@ FORMAT = HfFormat(
         "embeddings.norm": "transformer.layer_norm_emb",
         "layers.attention_tensors": "attention_tensors",
         **{
-            f"layers.blocks.{{num_layers}}.{ours}": f"transformer.{theirs}"
+            f"layers.blocks.{_N}.{ours}": f"transformer.{theirs.format(_N)}"
             for ours, theirs in _LAYER.items()
         },
         "token_bias": "pred_layer.proj.bias",
