@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, pad_sequence
 
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.layers.recurrent_layers import make_layers, run
+from nlpkit.models.layers.recurrent import make_layers, run
 
 
 def _lengths(kind: str, tokens: int) -> list[int]:

@@ -13,7 +13,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_writing
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.models import families, lora, lora_config
-from nlpkit.models.layers import recurrent_layers
+from nlpkit.models.layers import recurrent
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.runs.convert import convert
 from nlpkit.tokenizers.cpm_ant import Tokenizer
@@ -95,15 +95,15 @@ def test_rnn_with_relu_equals_torch() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_way_of_gpus_equals_loops_with_initial_states_and_their_gradients(family) -> None:
     # torch's PackedSequence, which is also the oracle of the initial states.
-    layers = recurrent_layers.make_layers(family, 5, 6, num_layers=2, num_directions=2).double()
+    layers = recurrent.make_layers(family, 5, 6, num_layers=2, num_directions=2).double()
     time, results = TimeFirst.of(LENGTHS), []
     torch.manual_seed(1)
     x = torch.randn(sum(LENGTHS), 5, dtype=torch.float64, requires_grad=True)
     before = {
         name: torch.randn(len(LENGTHS), 4, 6, dtype=torch.float64, requires_grad=True)
-        for name in recurrent_layers.zeros(layers, x, 1)
+        for name in recurrent.zeros(layers, x, 1)
     }
-    for way in (recurrent_layers._loops, recurrent_layers._torch):
+    for way in (recurrent._loops, recurrent._torch):
         hidden, states = way(layers, x, time, before)
         total = hidden.square().sum() + sum(
             (s * (i + 2)).sum() for i, s in enumerate(states.values())
@@ -116,11 +116,11 @@ def test_way_of_gpus_equals_loops_with_initial_states_and_their_gradients(family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_step_equals_a_pack_of_one_token_each(family) -> None:
-    layers = recurrent_layers.make_layers(family, 5, 6, num_layers=2)
-    x, states = torch.randn(3, 5), recurrent_layers.zeros(layers, torch.zeros(1), 3)
+    layers = recurrent.make_layers(family, 5, 6, num_layers=2)
+    x, states = torch.randn(3, 5), recurrent.zeros(layers, torch.zeros(1), 3)
     states = {name: torch.randn_like(part) for name, part in states.items()}
-    hidden, after = recurrent_layers.one_step(layers, x, states)
-    expected, expected_after = recurrent_layers.run(layers, x, TimeFirst.of((1, 1, 1)), states)
+    hidden, after = recurrent.one_step(layers, x, states)
+    expected, expected_after = recurrent.run(layers, x, TimeFirst.of((1, 1, 1)), states)
     torch.testing.assert_close(hidden, expected, **CLOSE)
     for name, part in after.items():
         torch.testing.assert_close(part, expected_after[name], **CLOSE)

@@ -8,7 +8,7 @@ import torch
 
 from nlpkit.models.layers import recurrent
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.seq2seq.alignment import Memory
+from nlpkit.models.seq2seq.decoder import Memory
 from nlpkit.selftest import of_objective, of_run
 from tests import _provable, _tiny
 

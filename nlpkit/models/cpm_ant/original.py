@@ -55,7 +55,7 @@ def read(
         dtype: of the returned tensors; each is converted as soon as it is computed.
 
     Raises:
-        FileError: a setting or a tensor is missing, unknown, or has a wrong size.
+        FileError: a setting is missing or wrong, or the file has other things than tensors.
     """
     content = read_json(settings)
     sizes: dict[str, Any] = {
@@ -72,12 +72,11 @@ def read(
     state = read_state_dict(weights)
     if wrong := [name for name, tensor in state.items() if not tensor.is_floating_point()]:
         raise FileError(f"{weights}: {wrong[0]!r} is no plain tensor of floating-point numbers")
-    shapes = _shapes(content, len(state))
-    prompts = shapes[_PROMPTS][0]
+    if _WORDS not in state:
+        raise FileError(f"{weights}: lacks {_WORDS}")
+    prompts = sizes["prompt_types"] * sizes["prompt_length"]
     if _PROMPTS not in state and sizes["vocab_size"] > prompts:
-        shapes.pop(_PROMPTS)
         sizes["vocab_size"] -= prompts
-    _check(weights, state, shapes)
     tensors = {}
     for name in sorted(state):
         if name not in (_WORDS, _PROMPTS):
@@ -98,49 +97,6 @@ def _size(content: Mapping[str, Any], name: str, where: Path) -> int:
 
 def _flat(value: Any) -> list[Any]:
     return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
-
-
-def _shapes(sizes: Mapping[str, Any], most_layers: int) -> dict[str, tuple[int, ...]]:
-    """Return the name and shape of every tensor, for at most `most_layers` layers."""
-    width, wide = sizes["dim_model"], sizes["dim_ff"]
-    inner = sizes["num_heads"] * sizes["dim_head"]
-    segments, buckets = sizes["segment_types"], sizes["position_bias_num_buckets"]
-    layer = {
-        "self_att.layernorm_before_attention": (width,),
-        "self_att.self_attention.project_q": (inner, width),
-        "self_att.self_attention.project_k": (inner, width),
-        "self_att.self_attention.project_v": (inner, width),
-        "self_att.self_attention.attention_out": (width, inner),
-        "ffn.layernorm_before_ffn": (width,),
-        "ffn.ffn.w_in.w_0": (wide, width),
-        "ffn.ffn.w_in.w_1": (wide, width),
-        "ffn.ffn.w_out": (width, wide),
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        _WORDS: (sizes["vocab_size"], width),
-        _PROMPTS: (sizes["prompt_types"] * sizes["prompt_length"], width),
-        "segment_embedding.weight": (segments, width),
-        "position_bias.relative_attention_bias": (segments**2 + buckets, sizes["num_heads"]),
-        "encoder.output_layernorm.weight": (width,),
-    }
-    for i in range(min(sizes["num_layers"], most_layers)):
-        shapes |= {f"encoder.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
-    return shapes
-
-
-def _check(path: Path, state: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    for what, names in (
-        ("lacks", shapes.keys() - state.keys()),
-        ("holds, unknown to CPM-Ant of these sizes,", state.keys() - shapes.keys()),
-    ):
-        if names:
-            first, *others = sorted(names)
-            more = f" and {len(others)} more" if others else ""
-            raise FileError(f"{path}: {what} {first}{more}")
-    for name, shape in shapes.items():
-        if tuple(state[name].shape) != shape:
-            actual = tuple(state[name].shape)
-            raise FileError(f"{path}: {name} is {actual}; by its settings it is {shape}")
 
 
 def _fold(name: str, tensor: Tensor, sizes: Mapping[str, Any]) -> Tensor:

@@ -1,6 +1,6 @@
 """Recurrent encoder and decoder over packs: target i sees source i, and nothing is padded.
 
-Torch's RNN, LSTM and GRU cells (`layers/recurrent_layers.py`); `Config` lists the textbook models.
+Torch's RNN, LSTM and GRU cells (`layers/recurrent.py`); `Config` lists the textbook models.
 The decoder begins with the encoder's last states, layer by layer; of two directions, a linear layer
 makes one. A joint vocabulary has one table of embeddings for sources, targets and, if tied, output;
 sources with a vocabulary of their own have another one.
@@ -20,11 +20,9 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.packs import dropout, last_states
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.layers.recurrent_head import RecurrentHead
-from nlpkit.models.layers.recurrent_layers import States, make_layers, run, zeros
+from nlpkit.models.layers.recurrent import RecurrentHead, States, make_layers, run, zeros
 from nlpkit.models.seq2seq import VOCABULARY, Config
-from nlpkit.models.seq2seq.alignment import Memory
-from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
+from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Memory, Source, Tokens
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 FORMAT = own_format(
