@@ -95,7 +95,7 @@ def _add_token_ids(
     if form.has_padding:
         settings["pad_token_id"] = -1 if ids.pad is None else ids.pad
     begin, end = ids.target_start, ids.target_end
-    if config.encodes_source and begin is not None and end is not None:
+    if config.can("encodes_source") and begin is not None and end is not None:
         padding = begin if ids.pad is None else ids.pad
         if settings.get("decoder_vocab_size") and padding >= settings["vocab_size"]:
             padding = 0  # it must be an id of both vocabularies

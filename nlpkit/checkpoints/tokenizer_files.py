@@ -61,7 +61,7 @@ def describe_use(
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
     goes_on = isinstance(objective, Generative) and not isinstance(objective, ReadsSource)
     return Use(
-        token_types=model_config.pairs,
+        token_types=model_config.can("pairs"),
         template=None if objective is None else objective.template,
         max_length=None if math.isinf(longest) else int(longest),
         cut_start=goes_on,

@@ -1,11 +1,11 @@
 """The base of every family's `Config`: its kinds of attention and its capabilities.
 
-An objective lists what it needs of a model in `needs`: settings of the family's `Config`, or names
-in `CAPABILITIES`, which are properties of the `Config`.
+An objective lists what it needs of a model in `needs`: settings of the family's `Config`, or words
+of `CAPABILITIES`.
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -31,15 +31,8 @@ CAPABILITIES = {
     "two_streams": "a second stream of states predicts a token without its content",
     "generator": "a second, smaller model fills in masked tokens",
     "reads_images": "the model reads images, cut into patches",
+    "two_vocabularies": "sources may have a vocabulary of their own",
 }
-
-# The setting is the run's, not the recipe's, as the size of any vocabulary.
-SourceVocabulary = SkipJsonSchema[
-    Annotated[
-        int | None,
-        Field(exclude=True, description="tokens of sources with a vocabulary of their own"),
-    ]
-]
 
 # `rate_share` of post-norm models: GPT-1, 256 wide, learns best at 8e-4 and nothing at 2e-3.
 POST_NORM_RATE = 0.4
@@ -73,13 +66,10 @@ class ModelConfig(FrozenConfig):
     # Fields of the batch that `forward` passes to attention.
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset()
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)  # required by `forward`
-    pairs: ClassVar[bool] = False
-    encodes_source: ClassVar[bool] = False
+    # Words of `CAPABILITIES` that hold with all settings. A family that reads images has
+    # `image_shape` and `patch_shape`.
+    CAN: ClassVar[tuple[str, ...]] = ()
     capability_settings: ClassVar[tuple[str, ...]] = ()  # settings that decide the capabilities
-    given_positions: ClassVar[bool] = False
-    # Its `Config` then has `image_shape` and `patch_shape`.
-    reads_images: ClassVar[bool] = False
-    two_streams: ClassVar[bool] = False
     # The tokens that a state depends on in a family without attention, such as a recurrent one.
     visibility: ClassVar[Visibility | None] = None
     # Tokens before, between and after the texts of a task (Radford et al. 2018, sec. 3.3). The
@@ -99,8 +89,10 @@ class ModelConfig(FrozenConfig):
     # Of targets of a source, unless the objective says otherwise (Szegedy et al. 2016, sec. 7).
     label_smoothing: ClassVar[float] = 0.0
 
-    # Families with encoder and decoder that can have a vocabulary for each have this setting:
-    # `source_vocab_size: SourceVocabulary = None`. The run sets it; `vocab_size` is the targets'.
+    # The run's, not the recipe's, as the size of any vocabulary; `vocab_size` is the targets'.
+    source_vocab_size: SkipJsonSchema[int | None] = Field(
+        None, exclude=True, description="tokens of sources with a vocabulary of their own"
+    )
     attention: SkipJsonSchema[tuple[AttentionChoice, ...]] = Field(
         (), exclude=True, description="kinds, repeated over the layers; the recipe's section"
     )
@@ -126,36 +118,31 @@ class ModelConfig(FrozenConfig):
         """The dropout rate of the probabilities of attention."""
         return float(self.setting("attention_dropout", 0.0))
 
-    @property
-    def has_vocabulary(self) -> bool:
-        """Whether the model reads and predicts tokens: `VOCABULARY` of the family is not empty."""
-        family = sys.modules[type(self).__module__]
-        return bool(vars(family).get("VOCABULARY", Family.VOCABULARY))
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Raise `TypeError` for a word that is none, or that is a member in place of a word."""
+        super().__pydantic_init_subclass__(**kwargs)
+        words = CAPABILITIES.keys()
+        if wrong := {*cls.CAN} - words | vars(cls).keys() & words:
+            raise TypeError(f"{min(wrong)}: `CAN` lists the capabilities; {', '.join(words)}")
+
+    def can(self, word: str) -> bool:
+        """Return whether the model has a capability."""
+        return word in self.capabilities
 
     @property
-    def predicts_tokens(self) -> bool:
-        """Whether the states that the model returns predict tokens."""
-        return self.has_vocabulary
-
-    @property
-    def languages(self) -> bool:
-        """Whether the model tells the languages of texts apart, by default by token types."""
-        return self.pairs
-
-    @property
-    def scores_pairs(self) -> bool:
-        """Whether a head scores sequences of two texts."""
-        return self.pairs
-
-    @property
-    def begins_with_token(self) -> bool:
-        """Whether a special token stands before the texts of a sequence."""
-        return bool(self.task_tokens[0])
-
-    @property
-    def generator(self) -> bool:
-        """Whether a second, smaller model fills in masked tokens."""
-        return False
+    def capabilities(self) -> frozenset[str]:
+        """The words of `CAPABILITIES` that hold with these settings."""
+        family, kinds = sys.modules[type(self).__module__], self.kinds
+        found = {*self.CAN, *(["begins_with_token"] if self.task_tokens[0] else [])}
+        if vars(family).get("VOCABULARY", Family.VOCABULARY):
+            found |= {"has_vocabulary", "predicts_tokens"}
+        seen = {kind.visibility for kind in kinds} if kinds else {self.visibility}
+        if len(seen) == 1:
+            found |= {each for each in seen if each is not None}
+        if kinds and all({"first", "last"} <= {*kind.module.FIELDS} for kind in kinds):
+            found.add("ranges")
+        return frozenset(found)
 
     def for_task(self) -> "ModelConfig":
         """Return the settings of the model that a task tunes, without what only pretraining has."""
@@ -210,28 +197,3 @@ class ModelConfig(FrozenConfig):
         if choice.is_bounded and self._with_defaults(choice).config.max_length is None:
             return "the family has no longest sequence; set attention.max_length"
         return choice.refuses_heads(self.num_heads)
-
-    def _sees(self, visibility: str) -> bool:
-        seen = {choice.visibility for choice in self.kinds}
-        return seen == {visibility} if seen else self.visibility == visibility
-
-    @property
-    def ranges(self) -> bool:
-        """Whether a token sees the range of its sequence that the objective gives."""
-        kinds = self.kinds
-        return bool(kinds) and all({"first", "last"} <= {*kind.module.FIELDS} for kind in kinds)
-
-    @property
-    def causal(self) -> bool:
-        """Whether a state depends only on its own token and the tokens to its left."""
-        return self._sees("causal")
-
-    @property
-    def prefix(self) -> bool:
-        """Whether the model is causal except that every token also sees all tokens of a context."""
-        return self._sees("prefix")
-
-    @property
-    def bidirectional(self) -> bool:
-        """Whether a state depends on all tokens of its sequence."""
-        return self._sees("bidirectional")

@@ -44,7 +44,7 @@ def step_flops(
     """
     model = meta_model(families.load_model(family).Model, config, vocab_size)
     # Predicted tokens go through the layers of two streams twice.
-    share = 1 + targets / max(sum(lengths), 1) if config.two_streams else 1
+    share = 1 + targets / max(sum(lengths), 1) if config.can("two_streams") else 1
     products: float = targets * _table_size(model, families.load(family).VOCABULARY)
     products += share * _attention(model, config, lengths, source_lengths)
     for name, (weight, uses) in _matrices(model).items():

@@ -116,7 +116,7 @@ class Objective(FramedTask):
             )
         self.aligned: Aligned = tokenizer
         # The token that stands for "no answer": the last one where it sees the texts, else [CLS].
-        self.null_is_last = model_config.causal or bool(self.frame.summary)
+        self.null_is_last = model_config.can("causal") or bool(self.frame.summary)
         how = [] if config.normalize == "squad" else [f"normalize={config.normalize}"]
         how += ["no_answer=true"] if config.no_answer else []
         f1 = f"squad_f1:{','.join(how)}" if how else "squad_f1"

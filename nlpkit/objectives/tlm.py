@@ -73,7 +73,7 @@ class Objective(Masking, Pairing):
         # Families of BERT's kind have token types and no languages.
         self.language_field, other = "langs", "token_type_ids"
         setting = "num_languages"
-        if model_config.pairs:
+        if model_config.can("pairs"):
             self.language_field, other = other, self.language_field
             setting = "type_vocab_size"
         self.inputs = tuple(name for name in self.inputs if name != other)

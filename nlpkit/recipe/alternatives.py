@@ -68,10 +68,10 @@ def check_tokenizers(
 ) -> Iterator[Misfit]:
     """Yield why sources and targets cannot have a tokenizer each."""
     path: Path = ("tokenizer", "source")
-    setting = "source_vocab_size"
-    if setting not in type(config).model_fields:
+    word = "two_vocabularies"
+    if not config.can(word):
         names = registry.names("models")
-        known = [n for n in names if setting in registry.load("models", n).Config.model_fields]
+        known = [n for n in names if word in registry.load("models", n).Config.CAN]
         yield (
             path,
             f"family {family} has one vocabulary for sources and targets; families with "
@@ -97,7 +97,7 @@ def check_members(
             what = f"{member.name} is a mixture itself; name its members here"
         elif issubclass(made, Task) or not made.reads_text:
             what = f"{member.name} does not learn from running text, as the members of a mixture do"
-        elif missing_needs(made, config) or not config.has_vocabulary:
+        elif missing_needs(made, config) or not config.can("has_vocabulary"):
             yield from describe_needs(member.name, path, family, config)
         elif differs := difference(first.objective, made):
             what = f"{first.label} and {member.label} {differs}"
@@ -106,7 +106,7 @@ def check_members(
 
 
 def _trains(objective: type[Objective], config: ModelConfig) -> bool:
-    if missing_needs(objective, config) or objective.reads_text != config.has_vocabulary:
+    if missing_needs(objective, config) or objective.reads_text != config.can("has_vocabulary"):
         return False
     return {*config.inputs} <= {*objective.inputs}
 

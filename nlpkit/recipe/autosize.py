@@ -164,7 +164,7 @@ class _Autosize:
         vocab_size, source_size = self._count_vocabulary(others, config)
         choices = others.attention.choices
         more: dict[str, Any] = {"attention": choices} if choices else {}
-        if source_size is not None and "source_vocab_size" in config.model_fields:
+        if source_size is not None and "two_vocabularies" in config.CAN:
             more["source_vocab_size"] = source_size
         try:
             return sizes.Family(self.model["family"], config, given, more, vocab_size)

@@ -12,7 +12,7 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Part
 from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.contracts.task import Task
-from nlpkit.models.config import ModelConfig
+from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
 
@@ -91,7 +91,7 @@ def check_objectives(
         elif twice := [part for part in made.parts if part in owners]:
             what = f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
             what += "remove one of them"
-        elif missing_needs(made, config) or (made.reads_text and not config.has_vocabulary):
+        elif missing_needs(made, config) or (made.reads_text and not config.can("has_vocabulary")):
             from nlpkit.recipe.alternatives import describe_needs
 
             yield from describe_needs(name, (*at, "name"), family, config)
@@ -99,7 +99,7 @@ def check_objectives(
             from nlpkit.recipe.alternatives import suggest
 
             what = f"{name} {lacking[0]}, and family {family} {lacking[1]}{suggest(made, config)}"
-        elif made.reads_summary and config.summary_first and config.causal:
+        elif made.reads_summary and config.summary_first and config.can("causal"):
             (default,) = {choice.kind for choice in config.default_attention}
             what = f"{name} reads the state of the first token, which sees no other token with "
             what += f"attention {config.attention[0].kind}; set attention: {{kind: {default}}}"
@@ -115,7 +115,7 @@ def check_objectives(
 def _find_unread(objectives: Sequence[Objective], config: ModelConfig) -> tuple[str, str] | None:
     """Return what the objectives do not give and the family needs; None if nothing."""
     given = {name for made in classes(objectives) for name in made.inputs}
-    if config.has_vocabulary and not reads_text(objectives):
+    if config.can("has_vocabulary") and not reads_text(objectives):
         return "reads no text", "has a vocabulary"
     if unread := ", ".join(name for name in config.inputs if name not in given):
         return f"does not give {unread}", "reads them"
@@ -153,7 +153,7 @@ def reads_text(objectives: Sequence[Objective]) -> bool:
 def has_vocabulary(model: Model | None) -> bool | None:
     """Return whether the model reads tokens, or None where the recipe does not say."""
     config = None if model is None else model.config
-    return config.has_vocabulary if isinstance(config, ModelConfig) else None
+    return config.can("has_vocabulary") if isinstance(config, ModelConfig) else None
 
 
 def missing_needs(objective: type[ObjectiveClass], config: ModelConfig) -> list[str]:
@@ -161,7 +161,12 @@ def missing_needs(objective: type[ObjectiveClass], config: ModelConfig) -> list[
 
     Who predicts text needs states that predict tokens, or a generator.
     """
-    lacking = [name for name in objective.needs if getattr(config, name, False) is False]
+    has = config.capabilities
+    lacking = [
+        name
+        for name in objective.needs
+        if (name not in has if name in CAPABILITIES else getattr(config, name, False) is False)
+    ]
     if objective.predicts_text and "generator" not in objective.needs:
-        lacking += [] if getattr(config, "predicts_tokens", True) else ["predicts_tokens"]
+        lacking += [] if "predicts_tokens" in has else ["predicts_tokens"]
     return lacking

@@ -35,7 +35,7 @@ def announce(run: Run, state: State) -> None:
 
 
 def _announce_model(run: Run) -> None:
-    vocab_size, sources = run.data.vocab_size, run.part.config.setting("source_vocab_size")
+    vocab_size, sources = run.data.vocab_size, run.part.config.source_vocab_size
     parameters = list(run.unwrapped.model.parameters())
     number, trained = (sum(p.numel() for p in ps) for ps in (parameters, _trained(run)))
     run.log.info(
@@ -119,7 +119,7 @@ def _what(run: Run) -> str:
     """Return what the training data are."""
     if run.data.objective.reads_text:
         return "text"
-    return "images" if run.part.config.reads_images else "data"
+    return "images" if run.part.config.can("reads_images") else "data"
 
 
 def _size(corpus: Corpus | Items) -> str:

@@ -48,7 +48,7 @@ def set_source_vocabulary(resolved: Resolved, part: ModelPart, tokenizer: Tokeni
     """
     two = isinstance(tokenizer, SourceAndTarget)
     size = of_sources(tokenizer).vocab_size if two else None
-    old = part.config.setting("source_vocab_size")
+    old = part.config.source_vocab_size
     if part.source is not None and old != size:
         raise UsageError(
             f"init_from: the model in {part.source} has {_own(old)} of sources alone, and the "

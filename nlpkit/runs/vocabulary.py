@@ -123,7 +123,7 @@ def build_tokenizer(text: TrainingText, part: ModelPart, run_path: Path) -> Toke
         else:
             tokenizer = load_or_train(text, section)
     tokenizer = _with_special_tokens(resolved, tokenizer, part.config)
-    two = isinstance(tokenizer, SourceAndTarget) or part.config.setting("source_vocab_size")
+    two = isinstance(tokenizer, SourceAndTarget) or part.config.source_vocab_size
     if two or part.source is not None:
         from nlpkit.runs import two_tokenizers
 

@@ -179,7 +179,7 @@ def test_encoder_trains_with_the_bidirectional_form(kind: str, tmp_path: Path) -
     path = _tiny.write(tmp_path, text=BERT.replace("ATTENTION", f"{{kind: {kind}}}"))
     _tiny.pretrain(path, tmp_path / "run")
     opened = open_checkpoint(tmp_path / "run", device="cpu")
-    assert opened.part.config.bidirectional
+    assert opened.part.config.can("bidirectional")
     types = torch.zeros(4, dtype=torch.int64)
     texts = (torch.tensor([5, 6, 7, last]) for last in (8, 9))
     with torch.no_grad():  # the first state depends on the last token

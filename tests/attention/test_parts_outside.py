@@ -280,6 +280,6 @@ def test_kind_that_is_causal_without_its_field_counts_as_causal() -> None:
     ids = torch.randint(50, (9,), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         torch.testing.assert_close(_grown(model, ids, 4), plain((9,), ids), atol=2e-6, rtol=1e-5)
-    assert model.config.causal
+    assert model.config.can("causal")
     assert model.config.has_default_attention
     assert not _model(AttentionChoice.of(WINDOW)).config.has_default_attention

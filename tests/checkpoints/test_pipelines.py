@@ -135,7 +135,7 @@ def test_masked_words_get_our_scores(runs: Runs, family: str) -> None:
     mask = opened.tokenizer.special_id(opened.part.config.mask_token)
     frame = opened.objective.frame
     ids = torch.from_numpy(frame.ids([np.array([*before, mask, *after])], np.int64))
-    types = {"token_type_ids": torch.zeros_like(ids)} if opened.part.config.pairs else {}
+    types = {"token_type_ids": torch.zeros_like(ids)} if opened.part.config.can("pairs") else {}
     with torch.no_grad():
         hidden = opened.model((len(ids),), input_ids=ids, **types)
         row = hidden[len(frame.start) + len(before)]

@@ -187,7 +187,7 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
     theirs.save_pretrained(tmp_path)
     made, loaded = _opened(tmp_path)
     assert (loaded.missing, loaded.unexpected) == ((), ())
-    assert not loaded.config.generator
+    assert not loaded.config.has_generator
     assert made.generator is None
     ids, types = oracle.tokens(), oracle.types()
     expected = theirs(**oracle.inputs(ids, token_types=types)).logits
@@ -200,7 +200,7 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
 def test_generator_that_may_be_missing_is_drawn_in_the_default_size(tmp_path: Path) -> None:
     _theirs("ElectraForPreTraining").save_pretrained(tmp_path)
     made, loaded = _opened(tmp_path, allow_missing=("generator",))
-    assert loaded.config.generator_size == Config().generator_size == 0.25
+    assert loaded.config.has_generator_size == Config().generator_size == 0.25
     assert made.generator.output_dense.in_features == 8
     assert {name.partition("/")[0] for name in loaded.missing} == {"generator"}
     names = {name for name, _ in made.named_parameters() if name.startswith("generator.")}
@@ -284,7 +284,7 @@ def test_model_that_transformers_saved_from_ours_opens_without_its_generator(
     assert saved["nlpkit"]["folders"] == ["generator"]  # transformers keeps what it does not know
     _, loaded = _opened(tmp_path / "theirs")
     assert (loaded.missing, loaded.unexpected) == ((), ())
-    assert not loaded.config.generator
+    assert not loaded.config.has_generator
 
 
 def test_samples_have_the_softmax_as_their_distribution() -> None:

@@ -95,10 +95,10 @@ def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path, family: 
     assert ids.tolist() == [*start, *first, *middle, *second, *end]
     assert tokenizer("天地人")["input_ids"] == [*start, *first, *end]
     assert tokenizer.mask_token_id == ours.special_id(config.mask_token)
-    assert (tokenizer.mask_token_id is None) == config.two_streams  # XLNet masks nothing
-    assert ("token_type_ids" in given) == config.pairs
+    assert (tokenizer.mask_token_id is None) == config.can("two_streams")  # XLNet masks nothing
+    assert ("token_type_ids" in given) == config.can("pairs")
     types = {}
-    if config.pairs:
+    if config.can("pairs"):
         sizes = [len(start) + len(first) + 1, len(second) + 1, len(summary)]
         types = {"token_type_ids": torch.arange(3).repeat_interleave(torch.tensor(sizes))}
         assert torch.equal(given["token_type_ids"][0], types["token_type_ids"])

@@ -18,7 +18,7 @@ def _products(
     sizes = {"hidden_size": C, "num_layers": 3, "num_heads": 4, "intermediate_size": F}
     made = {name: size for name, size in sizes.items() if name in fields} | settings
     config = families.load(family).Config(**made)
-    vocab_size = V if config.has_vocabulary else 0
+    vocab_size = V if config.can("has_vocabulary") else 0
     return step_flops(family, config, vocab_size, tokens, targets, sources) / 6
 
 

@@ -167,5 +167,9 @@ def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, sai
 
 def test_family_says_truthfully_what_it_sees() -> None:
     config = Config()
-    assert (config.causal, config.prefix, config.bidirectional) == (True, False, False)
+    assert [config.can(word) for word in ("causal", "prefix", "bidirectional")] == [
+        True,
+        False,
+        False,
+    ]
     assert config.kinds == ()

@@ -18,4 +18,4 @@ class Config(EncoderConfig):
     """Sizes of a BERT; the vocabulary's comes from the tokenizer."""
 
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"first", "last"})
-    given_positions: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = (*EncoderConfig.CAN, "given_positions")

@@ -58,7 +58,7 @@ class Model(EncoderModel):
             ValueError: a sequence is longer than `max_positions`.
         """
         layout, ranges = self.layout(lengths, input_ids), {}
-        if self.config.ranges:
+        if self.config.can("ranges"):
             whole = torch.zeros_like(layout.positions), layout.token_lengths - 1
             given = whole if first is None or last is None else (first, last)
             ranges = dict(zip(("first", "last"), given, strict=True))

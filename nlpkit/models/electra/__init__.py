@@ -62,19 +62,15 @@ class Config(EncoderConfig):
         return self
 
     @property
-    def predicts_tokens(self) -> bool:
-        """The states are the discriminator's, which tell original tokens from replaced ones."""
-        return False
-
-    @property
-    def scores_pairs(self) -> bool:
-        """There is no head for pairs."""
-        return False
-
-    @property
-    def generator(self) -> bool:
+    def has_generator(self) -> bool:
         """Whether there is a generator."""
         return self.generator_size is not None
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`; the states tell replaced tokens, and there is no head for pairs."""
+        found = super().capabilities - {"predicts_tokens", "scores_pairs"}
+        return found | ({"generator"} if self.has_generator else set())
 
     @property
     def embedding_width(self) -> int:
@@ -89,7 +85,7 @@ class Config(EncoderConfig):
     @property
     def num_generator_layers(self) -> int:
         """The number of the generator's layers; 0 without a generator."""
-        return max(1, round(self.num_layers * self.generator_layers)) if self.generator else 0
+        return max(1, round(self.num_layers * self.generator_layers)) if self.has_generator else 0
 
     @property
     def num_generator_heads(self) -> int:

@@ -102,7 +102,7 @@ class Model(TiedHead):
         self.replaced_dense = nn.Linear(width, width)
         self.replaced_score = nn.Linear(width, 1)
         self.generator = (
-            Generator(config.generator_config(), vocab_size) if config.generator else None
+            Generator(config.generator_config(), vocab_size) if config.has_generator else None
         )
         self.reset_parameters()
 
@@ -194,7 +194,7 @@ _SIZES = {
 
 
 def _more_settings(config: Config) -> dict[str, Any]:
-    notes = {name: getattr(config, name) for name in _OWN if config.generator}
+    notes = {name: getattr(config, name) for name in _OWN if config.has_generator}
     return {"embedding_size": config.embedding_width, "nlpkit": notes}
 
 
@@ -269,7 +269,7 @@ _OF_GENERATOR = HfFormat(
         **_SIZES,
         "embedding_width": "embedding_size",
     },
-    present=lambda config: config.generator,
+    present=lambda config: config.has_generator,
 )
 FORMAT = replace(
     ENCODER,

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.format import HfFormat, Settings, State, Transposed
+from nlpkit.models.config import ModelConfig
 
 NUMBER = re.compile(r"\{(\w+)\}")
 
@@ -106,7 +107,7 @@ def to_hf_tensors(
 
 def to_hf_settings(
     form: HfFormat,
-    config: FrozenConfig,
+    config: ModelConfig,
     *,
     model_type: str,
     vocab_size: int,
@@ -126,8 +127,8 @@ def to_hf_settings(
     }
     if vocab_size:
         settings["vocab_size"] = vocab_size
-    if source_vocab_size := config.setting("source_vocab_size"):  # as Marian's are called
-        settings |= {"vocab_size": source_vocab_size, "decoder_vocab_size": vocab_size}
+    if config.source_vocab_size:  # as Marian's are called
+        settings |= {"vocab_size": config.source_vocab_size, "decoder_vocab_size": vocab_size}
     settings |= {**more, "dtype": "float32"}
     if notes is not None:
         settings["nlpkit"] = {**notes, **own}

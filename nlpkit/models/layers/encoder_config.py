@@ -57,7 +57,7 @@ class EncoderConfig(PostNormConfig):
     """Sizes of a post-norm encoder with token types."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
-    pairs: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages", "scores_pairs")
 
     intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
     type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
@@ -67,7 +67,7 @@ class EncoderDecoderConfig(ModelConfig):
     """Sizes of an encoder and a decoder; the recipe's `attention` is the decoder's own."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
-    encodes_source: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("encodes_source",)
 
     hidden_size: Size = Field(512, description="width of the residual stream")
     num_layers: Layers = Field(

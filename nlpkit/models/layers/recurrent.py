@@ -216,7 +216,7 @@ class RecurrentModel(RecurrentHead):
         Raises:
             ValueError: a cache, and states that depend on later tokens.
         """
-        if cache is not None and not self.config.causal:
+        if cache is not None and self.config.num_directions == 2:
             raise ValueError("states depend on later tokens: nothing can be generated")
         layout = attention.layout_of(lengths, input_ids.device, cache)
         kept = cache.state("cells") if cache is not None else {}

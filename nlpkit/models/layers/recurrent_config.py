@@ -53,5 +53,7 @@ class RecurrentConfig(ModelConfig):
         """Width of the states, of both directions together."""
         return self.num_directions * self.hidden_size
 
-    def _sees(self, visibility: str) -> bool:
-        return visibility == ("causal" if self.num_directions == 1 else "bidirectional")
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`."""
+        return super().capabilities | {"causal" if self.num_directions == 1 else "bidirectional"}

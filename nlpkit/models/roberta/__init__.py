@@ -21,7 +21,7 @@ class Config(EncoderConfig):
     """Sizes of a RoBERTa; the vocabulary's comes from the tokenizer."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids",)
-    pairs: ClassVar[bool] = False  # all tokens are of the first type
+    CAN: ClassVar[tuple[str, ...]] = ()  # no pairs: all tokens are of the first type
     task_tokens: ClassVar[tuple[str, str, str]] = ("<s>", "</s>", "</s>")
     delimiters: ClassVar[int] = 2  # Liu et al. 2019 put </s></s> between two texts
     mask_token: ClassVar[str] = "<mask>"

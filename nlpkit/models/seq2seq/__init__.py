@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import ModelConfig, SourceVocabulary
+from nlpkit.models.config import ModelConfig
 from nlpkit.models.layers.recurrent_config import Cell
 
 MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
@@ -32,7 +32,7 @@ class Config(ModelConfig):
     """Sizes, how the decoder gets the context, and attention; lengths are not limited."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
-    encodes_source: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("encodes_source", "two_vocabularies")
     target_tokens: ClassVar[tuple[str, str]] = ("<s>", "</s>")
     visibility = "causal"
     width_per_layer: ClassVar[int] = 256
@@ -80,7 +80,6 @@ class Config(ModelConfig):
     init_std: float = Field(
         0.1, gt=0, description="of the embeddings; other weights are drawn as torch does"
     )
-    source_vocab_size: SourceVocabulary = None
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""

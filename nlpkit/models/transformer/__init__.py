@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
-from nlpkit.models.config import POST_NORM_RATE, SourceVocabulary, check_heads
+from nlpkit.models.config import POST_NORM_RATE, check_heads
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
 
 MODEL_TYPE = "marian"  # transformers' name of the same model, in config.json
@@ -21,6 +21,7 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 class Config(EncoderDecoderConfig):
     """Sizes of encoder and decoder."""
 
+    CAN: ClassVar[tuple[str, ...]] = (*EncoderDecoderConfig.CAN, "two_vocabularies")
     label_smoothing: ClassVar[float] = 0.1  # sec. 5.4
     rate_share: ClassVar[float] = POST_NORM_RATE
 
@@ -35,7 +36,6 @@ class Config(EncoderDecoderConfig):
         True, description="whether embeddings are multiplied by sqrt(hidden_size) (sec. 3.4)"
     )
     output_bias: bool = Field(False, description="whether each token has a bias in the output")
-    source_vocab_size: SourceVocabulary = None
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":

@@ -32,7 +32,7 @@ class Config(ModelConfig):
     """Sizes of a ViT. A sequence is the class token and the patches of an image, row by row."""
 
     inputs: ClassVar[tuple[str, ...]] = ("patches",)
-    reads_images: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("reads_images",)
     summary_first: ClassVar[bool] = True
 
     image_size: Area = Field(224, description="pixels of a square image's side, or [height, width]")

@@ -20,7 +20,7 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 class Config(PostNormConfig):
     """Sizes of an XLM; token types mean words in transformers, so texts of a task have none."""
 
-    given_positions: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("given_positions",)
     capability_settings: ClassVar[tuple[str, ...]] = ("num_languages",)
 
     hidden_size: Size = Field(
@@ -43,6 +43,6 @@ class Config(PostNormConfig):
         return 4 * self.hidden_size
 
     @property
-    def languages(self) -> bool:
-        """Whether the model tells languages apart."""
-        return self.num_languages > 1
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`."""
+        return super().capabilities | ({"languages"} if self.num_languages > 1 else set())

@@ -64,7 +64,9 @@ class Embeddings(nn.Module):
         else:
             self.register_parameter("position_embedding", nn.Parameter(positions))
         languages = nn.Parameter(torch.empty(config.num_languages, width))
-        self.register_parameter("language_embedding", languages if config.languages else None)
+        self.register_parameter(
+            "language_embedding", languages if config.num_languages > 1 else None
+        )
         self.norm = nn.LayerNorm(width, config.norm_eps)
 
     def reset_parameters(self) -> None:
@@ -151,7 +153,7 @@ _FIXED = {
 
 
 def _more_settings(config: Config) -> dict[str, Any]:
-    own = {"gelu_activation": config.hidden_act == "gelu", "use_lang_emb": config.languages}
+    own = {"gelu_activation": config.hidden_act == "gelu", "use_lang_emb": config.num_languages > 1}
     return own | _FIXED
 
 

@@ -20,8 +20,7 @@ VOCABULARY = ("token_embedding", "token_bias")  # their first dimension is the v
 class Config(ModelConfig):
     """Sizes of an XLNet; the vocabulary's comes from the tokenizer."""
 
-    pairs: ClassVar[bool] = True
-    two_streams: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages", "two_streams")  # no head for pairs
     rate_share: ClassVar[float] = POST_NORM_RATE
     # Nothing before the texts; after the last one <sep> and <cls> (Yang et al. 2019, sec. 2.4).
     task_tokens: ClassVar[tuple[str, str, str]] = ("", "<sep>", "<sep>")
@@ -72,11 +71,6 @@ class Config(ModelConfig):
     def for_task(self) -> "Config":
         """Return the settings of the model that a task tunes: it reads each sequence at once."""
         return self.model_copy(update={"memory": 0})
-
-    @property
-    def scores_pairs(self) -> bool:
-        """Whether a head scores sequences of two texts: XLNet has none (sec. 2.5)."""
-        return False
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""

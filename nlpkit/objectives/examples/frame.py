@@ -88,7 +88,7 @@ def _template(model_config: ModelSettings) -> Template:
     pair = [first, "$A:0", *between, "$B:1", f"{end}:1", last]
     one, two = (" ".join(filter(None, parts)) for parts in (single, pair))
     found = Template(one, two, (model_config.mask_token,))
-    return found if model_config.pairs else found.without_types()
+    return found if model_config.can("pairs") else found.without_types()
 
 
 def frame_tokens(model_config: ModelSettings) -> tuple[str, ...]:
@@ -113,7 +113,7 @@ class FramedText(TextObjective):
         self.frame = Frame(tokenizer, model_config)
         self.template = self.frame.template
         self.extra = self.frame.size(self.num_texts)
-        if not model_config.pairs:
+        if not model_config.can("pairs"):
             self.leave_out("token_type_ids")
 
     @classmethod

@@ -63,10 +63,10 @@ class FramedTask(Task):
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
         self.dropout = config.dropout
-        self.lm_weight = config.lm_weight if model_config.causal else 0.0
+        self.lm_weight = config.lm_weight if model_config.can("causal") else 0.0
         self.frame = Frame(tokenizer, model_config)
         self.template = self.frame.template
-        if not model_config.pairs:
+        if not model_config.can("pairs"):
             self.inputs = ("input_ids",)
             self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
 

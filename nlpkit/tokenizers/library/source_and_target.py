@@ -74,7 +74,7 @@ def of_sources(tokenizer: Tokenizer) -> Tokenizer:
 
 def check_sources(directory: Path, config: Any, tokenizer: Tokenizer | None) -> None:
     """Raise `FileError` unless the tokenizer has the vocabulary of sources of a model."""
-    wanted: int | None = config.setting("source_vocab_size")
+    wanted: int | None = config.source_vocab_size
     two = isinstance(tokenizer, SourceAndTarget)
     found = of_sources(tokenizer).vocab_size if two and tokenizer is not None else None
     if found != wanted:

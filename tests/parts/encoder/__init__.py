@@ -20,7 +20,7 @@ class Config(ModelConfig):
     """Sizes of a BERT; the vocabulary's comes from the tokenizer."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
-    pairs: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("pairs", "scores_pairs")
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
     hidden_size: int = Field(768, gt=0, description="width of the residual stream")

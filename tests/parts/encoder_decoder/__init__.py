@@ -14,7 +14,7 @@ class Config(ModelConfig):
     """Sizes, the same in encoder and decoder; the recipe's attention is the decoder's own."""
 
     inputs = ("input_ids", "source_ids", "source_lengths")
-    encodes_source = True
+    CAN = ("encodes_source",)
 
     hidden_size: int = Field(32, gt=0, description="width of the residual stream")
     num_layers: int = Field(2, gt=0, description="blocks of the encoder, and of the decoder")

@@ -13,7 +13,7 @@ VOCABULARY = ("token_embedding",)
 class Config(gpt.Config):
     """Sizes; the tokens around a pair are BERT's."""
 
-    pairs: ClassVar[bool] = True
+    CAN: ClassVar[tuple[str, ...]] = ("pairs", "scores_pairs")
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
     @property
