@@ -200,7 +200,7 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
 def test_generator_that_may_be_missing_is_drawn_in_the_default_size(tmp_path: Path) -> None:
     _theirs("ElectraForPreTraining").save_pretrained(tmp_path)
     made, loaded = _opened(tmp_path, allow_missing=("generator",))
-    assert loaded.config.has_generator_size == Config().generator_size == 0.25
+    assert loaded.config.generator_size == Config().generator_size == 0.25
     assert made.generator.output_dense.in_features == 8
     assert {name.partition("/")[0] for name in loaded.missing} == {"generator"}
     names = {name for name, _ in made.named_parameters() if name.startswith("generator.")}
