@@ -136,7 +136,9 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
 
         plain = lora.remove_adapters(weights)
     labels = objective.config.setting("labels")
-    folders = hf_writing.to_hf(part.family, part.config, plain, ids, part.head, labels)
+    folders = hf_writing.to_hf(
+        part.family, part.config, plain, ids, part.head if part.outputs else None, labels
+    )
     settings, tensors = folders[""]
     if objective.config.setting("regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"

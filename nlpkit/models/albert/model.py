@@ -57,9 +57,7 @@ class Model(EncoderModel):
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
-        Args:
-            input_ids: (N,) int64.
-            token_type_ids: (N,) int64: which text of its sequence a token is in.
+        `token_type_ids` (N,) int64 say which text of its sequence a token is in.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.

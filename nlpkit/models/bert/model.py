@@ -46,13 +46,9 @@ class Model(EncoderModel):
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
-        Args:
-            input_ids: (N,) int64.
-            token_type_ids: (N,) int64: which text of its sequence a token is in.
-            position_ids: (N,) int64; default: from 0 in each sequence.
-            first: (N,) int64: the first position that a token sees, for attention `seen_range`;
-                default: it sees all of its sequence, as in a task.
-            last: (N,) int64: the last one.
+        All inputs are (N,) int64. `position_ids` are by default from 0 in each sequence, `first`
+        and `last`, the positions that a token sees by attention `seen_range`, those of all of its
+        sequence, as in a task.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.

@@ -86,12 +86,10 @@ class Model(TiedHead):
     def reset_parameters(self) -> None:
         """Draw the initial weights from torch's current generator.
 
-        All distributions are normal around 0. The standard deviations of `folded` are the
-        original's with its run-time factors folded in: 1/sqrt(dim_in) for linear layers,
-        0.02/sqrt(C) for tables, 1 for the bias. `scaled` has 1/sqrt(C) for tables, so that the
-        outputs of the first layers do not dominate the embeddings, and 0.02 for the bias. It
-        divides the weights of layers that add to the residual stream by sqrt(2 layers) (Radford et
-        al. 2019, sec. 2.3).
+        All are normal around 0. `folded` has the original's deviations with its run-time factors
+        folded in. `scaled` has larger tables, so that the outputs of the first layers do not
+        dominate the embeddings, a smaller bias, and divides the weights of layers that add to the
+        residual stream by sqrt(2 layers) (Radford et al. 2019, sec. 2.3).
         """
         config = self.config
         folded = config.init == "folded"
@@ -125,14 +123,10 @@ class Model(TiedHead):
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
-        Args:
-            input_ids: (N,) int64; `vocab_size + block * prompt_length + k` is a soft prompt.
-            segment: (N,) int64 in [0, segment_types).
-            position: (N,) int64, from 0 in every sequence.
-            context: (N,) bool; False where the token is a target.
-            cache: keys and values of the earlier tokens; this call adds those of its tokens.
-            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
-                alone, (M, C).
+        `input_ids` (N,) from `vocab_size` on are soft prompts, `segment` is in [0, segment_types),
+        `position` from 0 in every sequence, `context` False where the token is a target. `cache`
+        has keys and values of the earlier tokens; this call adds those of its tokens. With `rows`
+        (M,), in the order of the pack, these are the states of these tokens alone.
         """
         config = self.config
         layout = attention.layout_of(lengths, input_ids.device, cache)

@@ -126,11 +126,8 @@ class Model(TiedHead):
     ) -> Tensor:
         """Return the discriminator's last hidden states (N, C) of a pack, or those of its `rows`.
 
-        Args:
-            input_ids: (N,) int64.
-            token_type_ids: (N,) int64: which text of its sequence a token is in.
-            is_target: (N,) bool: the tokens that the generator is to predict. If it is given, the
-                states are the generator's, (N, G), of a text with masked tokens.
+        With `is_target` (N,) bool, the tokens that the generator is to predict, the states are the
+        generator's, (N, G), of a text with masked tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.

@@ -89,7 +89,8 @@ def to_hf_tensors(
     Raises:
         KeyError: the table has no name for one of our tensors.
     """
-    parts = {"": form, **form.folders}
+    folders = {folder: part for folder, part in form.folders.items() if part.present(config)}
+    parts = {"": form, **folders}
     tensors: dict[str, dict[str, Tensor]] = {folder: {} for folder in parts}
     for ours, tensor in form.join(config, state).items():
         names = names_of(form, ours)
@@ -97,12 +98,13 @@ def to_hf_tensors(
             raise KeyError(ours)
         for name in names:
             transpose = name.transposed and tensor.ndim == 2
-            tensors[name.folder][name.theirs] = tensor.T if transpose else tensor
+            if name.folder in parts:
+                tensors[name.folder][name.theirs] = tensor.T if transpose else tensor
     for folder, part in parts.items():
         for theirs, ours in part.copies.items():
             if ours in state and theirs not in tensors[folder]:
                 tensors[folder][theirs] = state[ours].clone()
-    return {folder: tensors[folder] for folder, part in parts.items() if part.present(config)}
+    return tensors
 
 
 def to_hf_settings(

@@ -97,11 +97,8 @@ class EncoderDecoder(OutputHead):
     ) -> Tensor:
         """Return the last hidden states (N, C) of the targets.
 
-        Args:
-            lengths: tokens of each target.
-            input_ids: (N,) int64, sequence i the target of source i.
-            source_ids: (M,) int64; None where the cache holds what the encoder made of them.
-            source_lengths: tokens of each source.
+        Sequence i of `input_ids` (N,) is the target of source i of `source_ids` (M,), which is None
+        where the cache holds what the encoder made of them.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
@@ -191,10 +188,8 @@ def _watch(
     source_lengths: Sequence[int],
     scale: float,
 ) -> attention.Attend:
-    """Return the same attention; each call also adds its weights, the mean over heads, to `seen`.
-
-    Backends give no weights, so they are computed once more, in float32.
-    """
+    # Each call also adds its weights, the mean over heads, to `seen`. Backends give no weights, so
+    # they are computed once more, in float32.
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         parts = zip(q.split(tuple(lengths)), k.split(tuple(source_lengths)), strict=True)

@@ -105,12 +105,9 @@ class Decoder(TiedHead):
     ) -> Tensor:
         """Return the states (N, C) after the last block, for a pack of these `lengths`.
 
-        Args:
-            input_ids: (N,) int64.
-            cache: keys and values of the earlier tokens; this call adds those of its tokens.
-            rows: (M,) int64, in the order of the pack: the result is the states of these tokens
-                alone, (M, C).
-            fields: what else the objective gives, (N,) each: kinds of attention may read it.
+        With `rows` (M,), in the order of the pack, these are the states of these tokens alone. The
+        `cache` has keys and values of the earlier tokens; this call adds those of its tokens.
+        `fields` is what else the objective gives, (N,) each: kinds of attention may read it.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.

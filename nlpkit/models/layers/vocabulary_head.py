@@ -107,19 +107,13 @@ def linear_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Return the summed cross entropy of `hidden @ weight.T + bias`, and the losses (M,), detached.
 
-    Products are in the type of autocast, softmax and losses in float32 (float64 for float64). The
-    graph can be used for one backward pass.
+    hidden (M, C), weight (V, C), bias (V,), targets (M,) int64; `loss_weights` (M,) float32 are the
+    weights in the sum. Products are in the type of autocast, softmax and losses in float32 (float64
+    for float64). The graph can be used for one backward pass.
 
-    Args:
-        hidden: (M, C).
-        weight: (V, C).
-        targets: (M,) int64, all in [0, V).
-        loss_weights: (M,) float32, the weight of each loss in the sum.
-        bias: (V,), added to the logits of every token.
-        label_smoothing: the share of the target that is spread evenly over the vocabulary (Szegedy
-            et al. 2016, sec. 7), as in `torch.nn.functional.cross_entropy`.
-        z_loss: z; the sum, not the losses (M,), also has z * (log of the normalizer)^2 of each
-            target, which keeps logits near 0 (Chowdhery et al. 2022, PaLM, sec. 5).
+    `label_smoothing` is the share of the target that is spread evenly over the vocabulary (Szegedy
+    et al. 2016, sec. 7). The sum, not the losses, also has `z_loss` * (log of the normalizer)^2 of
+    each target, which keeps logits near 0 (Chowdhery et al. 2022, PaLM, sec. 5).
     """
     device, dtype = hidden.device.type, hidden.dtype
     if torch.is_autocast_enabled(device) and dtype == torch.float32:

@@ -54,10 +54,8 @@ class Model(EncoderModel):
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
-        Args:
-            input_ids: (N,) int64.
-            cache: keys and values of the earlier tokens, if attention is causal; this call adds
-                those of its tokens.
+        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
+        those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.

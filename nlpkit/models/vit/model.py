@@ -90,8 +90,7 @@ class Model(nn.Module):
     def forward(self, lengths: Sequence[int], patches: Tensor) -> Tensor:
         """Return the last hidden states (N, C) of a pack of images of these `lengths`.
 
-        Args:
-            patches: (N, P) float; the first row of each image is the place of the class token.
+        The first row of each image in `patches` (N, P) is the place of the class token.
 
         Raises:
             ValueError: an image has more or fewer patches than the model.

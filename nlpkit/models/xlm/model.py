@@ -122,12 +122,9 @@ class Model(EncoderModel):
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
-        Args:
-            input_ids: (N,) int64.
-            langs: (N,) int64: the language of each token; default: of none.
-            position_ids: (N,) int64; default: from 0 in each sequence.
-            cache: keys and values of the earlier tokens, if attention is causal; this call adds
-                those of its tokens.
+        `langs` (N,) int64 are the languages of tokens, by default of none; `position_ids` are by
+        default from 0 in each sequence. `cache` has keys and values of the earlier tokens, if
+        attention is causal; this call adds those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
