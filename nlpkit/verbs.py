@@ -41,17 +41,11 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-Version = Annotated[
-    bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
-]
-
-
 def _install(asked: bool) -> None:
     if asked:
         from nlpkit.completion import scripts
 
-        path = scripts.install(os.environ)
-        typer.echo(path)
+        typer.echo(scripts.install(os.environ))
         typer.echo("completion starts with the next shell", err=True)
         raise typer.Exit
 
@@ -64,24 +58,15 @@ def _show(asked: bool) -> None:
         raise typer.Exit
 
 
-Install = Annotated[
-    bool,
-    typer.Option(
-        "--install-completion",
-        callback=_install,
-        is_eager=True,
-        help="let the Tab key complete, in the shell that is $SHELL: bash, zsh or fish",
-    ),
-]
-Show = Annotated[
-    bool,
-    typer.Option(
-        "--show-completion",
-        callback=_show,
-        is_eager=True,
-        help="print the script that --install-completion installs",
-    ),
-]
+def _declare(name: str, callback: Callable[[bool], None], about: str) -> Any:
+    return typer.Option(name, callback=callback, is_eager=True, help=about)
+
+
+Version = Annotated[bool, _declare("--version", _version, "print the version")]
+_WHERE = "let the Tab key complete, in the shell that is $SHELL: bash, zsh or fish"
+Install = Annotated[bool, _declare("--install-completion", _install, _WHERE)]
+_SCRIPT = "print the script that --install-completion installs"
+Show = Annotated[bool, _declare("--show-completion", _show, _SCRIPT)]
 
 
 def _all_verbs(version: Version = False, install: Install = False, show: Show = False) -> None:
@@ -146,20 +131,16 @@ def build(names: Sequence[str] = ()) -> typer.Typer:
         verb = registry.load("commands", name)
         if "main" in vars(verb):
             about = inspect.cleandoc(verb.__doc__ or "")
-            with_options = app.command(
-                name,
-                cls=Verb,
-                help=about,
-                add_help_option=False,
-                context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+            settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+            add = app.command(
+                name, cls=Verb, help=about, add_help_option=False, context_settings=settings
             )
-            with_options(_hand_over(verb.main))
+            add(_hand_over(verb.main))
         elif isinstance(verb.command, typer.Typer):
             about = inspect.cleandoc(verb.__doc__ or "")
             app.add_typer(verb.command, name=name, cls=Verbs, help=about)
         else:
-            about = inspect.cleandoc(verb.command.__doc__ or "")
-            app.command(name, cls=Verb, help=about)(verb.command)
+            app.command(name, cls=Verb)(verb.command)
     return app
 
 

@@ -11,6 +11,7 @@ import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
@@ -195,32 +196,31 @@ class RunOptions:
 
 def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a verb the options of its groups; of `Common` those of these names."""
+    return partial(_give_options, names=(*names, *_ALWAYS))
 
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(verb, eval_str=True).parameters.values()
-        parameters = [each for each in own if not dataclasses.is_dataclass(each.annotation)]
-        groups: dict[str, tuple[Any, list[str]]] = {}
-        # The options of `Common` come last in the help.
-        for each in sorted(own, key=lambda each: each.annotation is Common):
-            if dataclasses.is_dataclass(each.annotation):
-                taken = (*names, *_ALWAYS) if each.annotation is Common else ()
-                options = _list_options(each.annotation, taken)
-                groups[each.name] = each.annotation, [option.name for option in options]
-                parameters += options
 
-        def command(**given: Any) -> None:
-            made = {
-                name: group(**{option: given.pop(option) for option in options})
-                for name, (group, options) in groups.items()
-            }
-            verb(**given, **made)
+def _give_options(verb: Callable[..., None], names: Sequence[str]) -> Callable[..., None]:
+    own = inspect.signature(verb, eval_str=True).parameters.values()
+    parameters = [each for each in own if not dataclasses.is_dataclass(each.annotation)]
+    groups: dict[str, tuple[Any, list[str]]] = {}
+    # The options of `Common` come last in the help.
+    for each in sorted(own, key=lambda each: each.annotation is Common):
+        if dataclasses.is_dataclass(each.annotation):
+            options = _list_options(each.annotation, names if each.annotation is Common else ())
+            groups[each.name] = each.annotation, [option.name for option in options]
+            parameters += options
 
-        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        command.__annotations__ = {each.name: each.annotation for each in parameters}
-        command.__doc__, command.__name__ = verb.__doc__, verb.__name__
-        return command
+    def command(**given: Any) -> None:
+        made = {
+            name: group(**{option: given.pop(option) for option in options})
+            for name, (group, options) in groups.items()
+        }
+        verb(**given, **made)
 
-    return decorate
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    command.__doc__, command.__name__ = verb.__doc__, verb.__name__
+    return command
 
 
 def _list_options(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:

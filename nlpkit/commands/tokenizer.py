@@ -17,6 +17,7 @@ from nlpkit.plural import number_of
 from nlpkit.verbs import Verb
 
 if TYPE_CHECKING:
+    from nlpkit.contracts.reader import Counts
     from nlpkit.contracts.tokenizer import Tokenizer
     from nlpkit.recipe import Resolved
 
@@ -48,6 +49,7 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
     """
     from nlpkit.checkpoints import tokenizer_files
     from nlpkit.cli import exit_now
+    from nlpkit.contracts.reader import Counts
     from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
@@ -64,8 +66,9 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
     )
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")
+    counts = Counts()
     with catch_signals(exit_now) as stop, stop.abortable():
-        texts = _Texts(resolved, stop.check)
+        texts = _read_texts(resolved, counts, stop.check)
         tokenizer = _train(resolved, section.kind, section.config, texts)
     with name_path_in_errors(directory):
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -75,14 +78,16 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
             os.replace(Path(draft) / "made", directory)
     if not common.quiet:
         size = number_of(tokenizer.vocab_size, "tokens")
-        print(f"tokenizer: {section.kind}, {size}, from {texts.summary}", file=sys.stderr)
+        skipped = f", {number_of(counts.bad, 'malformed rows')} skipped" if counts.bad else ""
+        read = f"{number_of(counts.documents, 'documents')}{skipped}"
+        print(f"tokenizer: {section.kind}, {size}, from {read}", file=sys.stderr)
     common.print_result(
         str(directory),
         path=str(directory),
         kind=section.kind,
         vocab_size=tokenizer.vocab_size,
-        documents=texts.counts.documents,
-        bad=texts.counts.bad,
+        documents=counts.documents,
+        bad=counts.bad,
     )
 
 
@@ -100,36 +105,19 @@ def _train(resolved: "Resolved", kind: str, config: Any, texts: Iterable[str]) -
     return grow_vocabulary.grow(old, old_kind, kind, texts, config.model_dump())
 
 
-class _Texts:
-    """The texts of `data.train` without held-out documents; `counts` counts the documents read."""
+def _read_texts(
+    resolved: "Resolved", counts: "Counts", should_stop: Callable[[], None]
+) -> Iterator[str]:
+    """Yield the texts of `data.train` without held-out documents, which are counted."""
+    from nlpkit.data.documents import read_documents
+    from nlpkit.data.files import find_inputs
 
-    def __init__(self, resolved: "Resolved", should_stop: Callable[[], None]):
-        from nlpkit.contracts.reader import Counts
-
-        self._resolved = resolved
-        self._should_stop = should_stop
-        self.counts = Counts()
-
-    def __iter__(self) -> Iterator[str]:
-        from nlpkit.data.documents import read_documents
-        from nlpkit.data.files import find_inputs
-
-        config = self._resolved.recipe.data
-        part: Any = "train" if config.valid_fraction else "all"
-        with tempfile.TemporaryDirectory() as spool:
-            inputs, _ = find_inputs(config, self._resolved.base, Path(spool), self._should_stop)
-            documents = read_documents(
-                inputs, config, self.counts, part=part, should_stop=self._should_stop
-            )
-            yield from (text for document in documents for text in document.texts)
-
-    @property
-    def summary(self) -> str:
-        """Return the counts in words."""
-        skipped = (
-            f", {number_of(self.counts.bad, 'malformed rows')} skipped" if self.counts.bad else ""
-        )
-        return f"{number_of(self.counts.documents, 'documents')}{skipped}"
+    config = resolved.recipe.data
+    part: Any = "train" if config.valid_fraction else "all"
+    with tempfile.TemporaryDirectory() as spool:
+        inputs, _ = find_inputs(config, resolved.base, Path(spool), should_stop)
+        documents = read_documents(inputs, config, counts, part=part, should_stop=should_stop)
+        yield from (text for document in documents for text in document.texts)
 
 
 @command.command("show", cls=Verb)

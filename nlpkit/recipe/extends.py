@@ -27,7 +27,6 @@ _CHOICES = {"tokenizer": ("kind", "path", "source", "target"), "attention": ("ki
 _NAMES = ("family", "name", "kind")
 _OWN = ("name", "out")
 _NOTHING = object()
-_DEEPEST = 20  # recipes of a chain
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,9 @@ def complete(document: Document, file: Path) -> Document:
         _locate(level.document.data, level.file.parent, file.parent)
     merged = chain.pop().document
     while chain:
-        _merge(merged, chain.pop().document)
+        other = chain.pop().document
+        merged.data = _merge_value(merged, other, (), merged.data, other.data)
+        merged.problems += other.problems
     if merged.data.get("name") is None:
         merged.data["name"] = file.stem
         merged.places[("name",)] = place
@@ -88,8 +89,6 @@ def _find_base(chain: list[_Level]) -> _Level | None:
         return None
     if not isinstance(name, str) or not name:
         raise wrong("expected a file, or the name of a packaged recipe")
-    if len(chain) > _DEEPEST:
-        raise wrong(f"a chain of more than {_DEEPEST} recipes, each of which builds on the next")
     folder = Path.cwd() if place.on_command_line else last.file.parent
     path = folder / expand(name)
     if not path.is_file():
@@ -111,11 +110,6 @@ def _find_base(chain: list[_Level]) -> _Level | None:
     if not isinstance(document.data, dict):
         raise wrong(f"{name} has no settings (`key: value`)")
     return _Level(document, path)
-
-
-def _merge(base: Document, other: Document) -> None:
-    base.data = _merge_value(base, other, (), base.data, other.data)
-    base.problems += other.problems
 
 
 def _merge_value(base: Document, other: Document, path: KeyPath, old: Any, new: Any) -> Any:
@@ -160,18 +154,13 @@ def _locate(data: dict[str, Any], folder: Path, home: Path) -> None:
     """
     if os.path.realpath(folder) == os.path.realpath(home):
         return
-    if "init_from" in data:
-        data["init_from"] = _locate_value(data["init_from"], folder)
-    tokenizer = data.get("tokenizer")
+    tokenizer, inputs = data.get("tokenizer"), data.get("data")
+    places = [(data, "init_from"), (tokenizer, "path"), (inputs, "train"), (inputs, "valid")]
     if isinstance(tokenizer, dict):
-        for part in (tokenizer, tokenizer.get("source"), tokenizer.get("target")):
-            if isinstance(part, dict) and "path" in part:
-                part["path"] = _locate_value(part["path"], folder)
-    corpus = data.get("data")
-    if isinstance(corpus, dict):
-        for key in ("train", "valid"):
-            if key in corpus:
-                corpus[key] = _locate_value(corpus[key], folder)
+        places += [(tokenizer.get("source"), "path"), (tokenizer.get("target"), "path")]
+    for section, key in places:
+        if isinstance(section, dict) and key in section:
+            section[key] = _locate_value(section[key], folder)
 
 
 def _locate_value(value: Any, folder: Path) -> Any:

@@ -164,9 +164,6 @@ def test_setting_given_twice_in_a_base_is_named_there():
          "a.yaml:1:10: extends: empty.yaml has no settings (`key: value`)"),
         ({"a.yaml": "b.yaml", "b.yaml": "c.yaml\n\tx: 1"},
          "b.yaml:2:1: not YAML: a tab: indent with spaces"),
-        ({"a.yaml": "0.yaml"} | {f"{n}.yaml": f"{n + 1}.yaml" for n in range(500)},
-         "19.yaml:1:10: extends: a chain of more than 20 recipes, each of which builds on the "
-         "next"),
     ],
 )  # fmt: skip
 def test_base_that_cannot_be_had_is_one_line(files, said):
