@@ -201,11 +201,10 @@ def test_cli_without_arguments_gives_2_and_the_help_on_stderr(arguments, capsys)
 
 PAGES = [[], *([name] for name in registry.names("commands"))]
 PAGES += [["tokenizer", "train"], ["tokenizer", "show"]]
-PAGES += [["score", name] for name in registry.names("score/metrics")]
 
 
 @pytest.mark.parametrize("verb", PAGES, ids=" ".join)
-def test_cli_help_of_every_verb_and_score_has_one_look(verb, capsys, monkeypatch):
+def test_cli_help_of_every_verb_has_one_look(verb, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.run([*verb, "--help"]) == 0
     page, err = capsys.readouterr()
