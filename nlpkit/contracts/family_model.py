@@ -61,6 +61,12 @@ class LanguageModel(Model, Protocol):
         In training mode labels are smoothed by `label_smoothing`.
         """
 
+    def token_losses(self, hidden: Tensor, index: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropies (M,) at rows `index` (M,), each with its gradient.
+
+        `targets` are tokens (M,) or probabilities (M, V).
+        """
+
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
 

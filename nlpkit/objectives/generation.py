@@ -123,7 +123,7 @@ class Objective(WrittenTarget):
         source, source_cut = shorten(ids[0], max(room - len(ids[1]), 1), "end")
         target, target_cut = shorten(ids[1], room - len(source), "start")
         cut = count_cut(source_cut, "source") | count_cut(target_cut, "target")
-        text, label = self.texts(row)
+        text, label, *_ = self.texts(row)
         return Item((source, target), label, len(source) + len(target) + 2, cut, text)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -11,6 +11,7 @@ from transformers import BertConfig, ElectraConfig
 from transformers.models.bert.modeling_bert import BertOnlyMLMHead
 from transformers.models.electra.modeling_electra import ElectraGeneratorPredictions
 
+from nlpkit.models.layers import vocabulary_head
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 N, C, E, V = 40, 24, 16, 97
@@ -59,6 +60,25 @@ def _electra(head: _Head) -> nn.Module:
     predictions.LayerNorm.load_state_dict(head.norm.state_dict())
     decoder.weight, decoder.bias = head.token_embedding, head.bias
     return nn.Sequential(predictions, decoder)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_each_loss_has_its_gradient_for_tokens_and_for_probabilities(
+    soft: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary_head, "CHUNK", 5)  # 14 targets are three chunks
+    head, hidden = _Head(E), torch.randn(N, C, requires_grad=True)
+    index, factors = torch.arange(0, N, 3), torch.randn(14)
+    targets = torch.rand(14, V).softmax(1) if soft else torch.randint(0, V, (14,))
+    losses = head.token_losses(hidden, index, targets)
+    wanted = hidden, head.token_embedding, head.bias
+    found = torch.autograd.grad((losses * factors).sum(), wanted)
+    right = targets if soft else F.one_hot(targets, V)
+    plain = -(head.logits(hidden)[index].log_softmax(1) * right).sum(1)
+    torch.testing.assert_close(losses, plain, atol=1e-5, rtol=1e-5)
+    for ours, other in zip(found, torch.autograd.grad((plain * factors).sum(), wanted),
+                           strict=True):  # fmt: skip
+        torch.testing.assert_close(ours, other, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize(("width", "oracle"), [(C, _bert), (E, _electra)])

@@ -1,5 +1,7 @@
 """The objective generation: what is predicted, what is generated, what is refused."""
 
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -172,3 +174,19 @@ def test_encoder_is_refused(tmp_path) -> None:
     path.write_text(text, "utf-8")
     with pytest.raises(RecipeError, match=r"generation needs causal .* with num_directions 2"):
         recipe.load(str(path))
+
+
+def test_preferences_of_an_outside_part_are_learned(tmp_path: Path) -> None:
+    rows = "".join(
+        f"good\t{'ab' * n}\t{'xy' * n}\nbad\t{'xy' * n}\t{'ab' * n}\n" for n in (2, 3, 4)
+    )
+    (tmp_path / "rows.tsv").write_text("label\ttext\twrong\n" + rows * 8, "utf-8")
+    text = RECIPE.replace("ROWS", str(tmp_path / "rows.tsv")).replace("90", "40")
+    path = tmp_path / "tiny.yaml"
+    path.write_text(text.replace("name: generation", "name: tests.parts.preferences"), "utf-8")
+    _tiny.pretrain(path, tmp_path / "run")
+    lines = (tmp_path / "run/metrics.jsonl").read_text("utf-8").splitlines()
+    losses = [record["loss"] for line in lines if "loss" in (record := json.loads(line))]
+    # Without any preference it is log(1 + e ** MARGIN).
+    assert losses[0] == pytest.approx(math.log1p(math.exp(0.5)), abs=0.1)
+    assert losses[-1] < 0.2

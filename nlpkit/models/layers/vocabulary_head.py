@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 # Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold. The gradient of a
 # large table leaves the caches: in half precision, where adding to it also converts, it is added
@@ -67,6 +68,20 @@ class TiedHead(nn.Module):
             label_smoothing=label_smoothing if self.training else 0.0,
             z_loss=self.z_loss if self.training else 0.0,
         )
+
+    def token_losses(self, hidden: Tensor, index: Tensor, targets: Tensor) -> Tensor:
+        """Return the cross entropy at each of the rows `index`, (M,), each with its gradient.
+
+        `targets` are tokens (M,) or probabilities (M, V). Slower than `token_loss`, which is for a
+        sum: backward computes the logits again. Only those of one chunk of targets exist at a time.
+        """
+
+        def compute(states: Tensor, right: Tensor) -> Tensor:
+            logits = self.logits(states)
+            return F.cross_entropy(logits.to(_wide(logits)), right, reduction="none")
+
+        chunks = zip(hidden[index].split(CHUNK), targets.split(CHUNK), strict=True)
+        return torch.cat([checkpoint(compute, *each, use_reentrant=False) for each in chunks])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
