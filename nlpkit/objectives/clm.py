@@ -136,9 +136,6 @@ class Objective(TextObjective):
 
         A text that is too long loses its start. An empty text begins with the end token if there
         is no begin token.
-
-        Raises:
-            ValueError: the text is empty and the tokenizer has neither token.
         """
         begin = self.before or (() if len(ids) else self.after)
         limit = self.max_length - new_tokens - len(begin)

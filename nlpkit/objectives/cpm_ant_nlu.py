@@ -10,7 +10,6 @@ S sequences, G rows of a batch.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -22,19 +21,18 @@ from pydantic import model_validator
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import LENGTHS, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
-from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item, Question
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import (
     Choices,
     OptionAs,
     choice_names,
-    hint,
-    named_option,
+    find_option,
     read_choice,
+    read_options,
 )
 from nlpkit.objectives.tasks.rows import (
     count_cut,
@@ -47,9 +45,6 @@ from nlpkit.objectives.tasks.rows import (
 
 if TYPE_CHECKING:
     import torch
-
-
-_NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
 
 class Config(FrozenConfig):
@@ -146,7 +141,7 @@ class Objective(soft_prompt.PromptTask):
             parts.append(np.concatenate([source_ids, option_ids]))
         extra = len(self.prompt) + 1 + len(self.cue)
         size = sum(len(part) + extra for part in parts)
-        return Item(tuple(parts), _right(self.config, row), size, cut)
+        return Item(tuple(parts), _check_options(self.config, row)[1], size, cut)
 
     def unknown(self, item: Item) -> int:
         """Return the number of unknown tokens, including the cue of each option."""
@@ -202,48 +197,8 @@ def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
 
 def _check_options(config: Config, row: Row) -> tuple[list[str], int]:
     """Return the options and the index of the right one; raise `RowError`."""
-    options = choice_names(config.choices) if config.choices else _own_options(config, row)
-    right = _right(config, row)
-    if not 0 <= right < len(options):
-        raise RowError(
-            f'"{config.target}" is {right}; there are {len(options)} options, 0 to '
-            f"{len(options) - 1}"
-        )
-    return options, right
-
-
-def _own_options(config: Config, row: Row) -> list[str]:
-    """Return the options in a row; raise `RowError`."""
-    options = row.value(config.options)
-    if not isinstance(options, list) or not options:
-        raise RowError(
-            f'"{config.options}" is {kind_of(options)}, not a list of strings'
-            if options != []
-            else f'"{config.options}" is an empty list'
-        )
-    for number, option in enumerate(options):
-        if not isinstance(option, str):
-            raise RowError(f'"{config.options}"[{number}] is {kind_of(option)}, not a string')
-    return options
-
-
-def _right(config: Config, row: Row) -> int:
-    """Return the index of the right option, without a check of its range; raise `RowError`."""
-    right = row.value(config.target)
-    choices = config.choices
-    # Cells of tsv and csv are text; their rows need `choices`.
-    if isinstance(choices, list) and isinstance(right, str) and _NUMBER.fullmatch(right):
-        return int(right)
-    if isinstance(choices, dict) or (choices and isinstance(right, str)):
-        return choice_names(choices).index(read_choice(row, config.target, choices))
-    if config.target_as != "number":
-        named = named_option(row, config.target, config.target_as, _own_options(config, row))
-        assert named is not None
-        return named
-    if not isinstance(right, int) or isinstance(right, bool):
-        how = "" if choices else hint(right, _own_options(config, row), "target_as")
-        raise RowError(
-            f'"{config.target}" is {kind_of(right)}, not an integer, the number of the '
-            f"right option from 0{how}"
-        )
-    return right
+    if config.choices is not None:
+        options = choice_names(config.choices)
+        return options, options.index(read_choice(row, config.target, config.choices))
+    options = read_options(row, config.options)
+    return options, find_option(row, config.target, config.target_as, options, "target_as")

@@ -89,11 +89,7 @@ class Objective(WrittenTarget):
         return tuple(dict.fromkeys(i for i in ids if i is not None and i != self.end))
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source in its frame, and `new_tokens` slots; a long source loses its start.
-
-        Raises:
-            ValueError: the source is empty, or there is no place for it.
-        """
+        """Return the source in its frame, and `new_tokens` slots; a long source loses its start."""
         free = self.max_length - new_tokens - 2
         if not ids:
             raise ValueError("the source is empty")

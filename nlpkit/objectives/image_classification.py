@@ -122,11 +122,7 @@ class Objective(Task):
 
     @classmethod
     def with_preprocessor(cls, config: Config, settings: Mapping[str, Any]) -> Config:
-        """Return `config` with what it does not set from a `preprocessor_config.json`.
-
-        Raises:
-            ValueError: the file has a step that is unknown here, such as `do_center_crop`.
-        """
+        """Return `config` with what it does not set from a `preprocessor_config.json`."""
         settings = {name: value for name, value in settings.items() if value is not None}
         asked = [name for name, value in settings.items() if name.startswith("do_") and value]
         if unknown := sorted({*asked} - {*_STEPS}):

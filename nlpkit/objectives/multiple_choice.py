@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field as Setting
 
-from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Question, Wording
-from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives.tasks.choices import OptionAs, hint, named_option
+from nlpkit.objectives.tasks.choices import OptionAs, find_option, read_options
 from nlpkit.objectives.tasks.framed import FramedConfig
 from nlpkit.objectives.tasks.rows import group_softmax_loss, numbers, predictions
 from nlpkit.objectives.tasks.states import StateTask
@@ -104,25 +103,8 @@ def answers(config: Config, row: Row) -> list[str]:
     """Return the answers of a row; raise `RowError`."""
     if not isinstance(config.options, str):
         return [row.text(column) for column in config.options]
-    found = row.value(config.options)
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise RowError(f'"{config.options}" is {kind_of(found)}, not a list of strings')
-    if not found:
-        raise RowError(f'"{config.options}" is an empty list')
-    return found
+    return read_options(row, config.options)
 
 
 def _label(config: Config, row: Row) -> int:
-    """Return the index of the right answer; raise `RowError`."""
-    value, given = row.value(config.label), answers(config, row)
-    if (named := named_option(row, config.label, config.label_as, given)) is not None:
-        return named
-    count = len(given)
-    # Cells of tsv and csv are text.
-    index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < count:
-        raise RowError(
-            f'"{config.label}" is {value!r}, not the number of an option, 0 to {count - 1}'
-            f"{hint(value, given, 'label_as')}"
-        )
-    return index
+    return find_option(row, config.label, config.label_as, answers(config, row), "label_as")

@@ -125,9 +125,6 @@ class Objective(LabelTargets, FramedText):
         """Return the text and `new_tokens` slots; nothing stands behind them.
 
         A text that is too long loses its start.
-
-        Raises:
-            ValueError: the text is empty.
         """
         kept = np.asarray(ids, np.int64)[max(len(ids) + new_tokens - self.max_length, 0) :]
         if not len(kept):
@@ -140,10 +137,6 @@ class Objective(LabelTargets, FramedText):
         """Return the text in its frame, and one slot for each token of the blanks.
 
         A text that is too long loses its start, up to the first blank, then its end.
-
-        Raises:
-            ValueError: the text from the first blank to the last is too long; or a part behind a
-                blank would have it in its memory, where all tokens are known.
         """
         text, is_blank, cut = lay_out(parts, blanks, self.max_text)
         ends = (len(self.frame.start), len(self.frame.end))

@@ -75,10 +75,6 @@ class Objective(SourceTarget, TextObjective):
         return [np.concatenate([example["source_ids"][:-1], target])]
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source, and slots for its continuation; what is too long loses its start.
-
-        Raises:
-            ValueError: the source is empty.
-        """
+        """Return the source, and slots for its continuation; what is too long loses its start."""
         source, cut = shorten(ids, self.max_length - 1, "end")
         return self.prompt(source, new_tokens, cut)

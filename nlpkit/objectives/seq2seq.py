@@ -117,11 +117,7 @@ class Objective(SourceTarget, Task):
         return self.tokenizer if part else self.source_tokenizer
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source, and slots for its target; what is too long loses its end.
-
-        Raises:
-            ValueError: the source is empty.
-        """
+        """Return the source, and slots for its target; what is too long loses its end."""
         source, cut = shorten(ids, self.max_length - 1, "start")
         return self.prompt(source, new_tokens, cut)
 

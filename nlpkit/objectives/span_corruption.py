@@ -143,11 +143,7 @@ class Objective(SourceTarget, TextObjective):
         return " ".join(texts)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source, and slots for what belongs into its holes.
-
-        Raises:
-            ValueError: the source is empty.
-        """
+        """Return the source, and slots for what belongs into its holes."""
         source, cut = shorten(ids, self.max_length - 1, "start")
         return self.prompt(source, new_tokens, cut)
 

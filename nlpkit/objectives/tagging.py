@@ -98,11 +98,7 @@ class Objective(FramedTask):
 
     @classmethod
     def complete(cls, config: Config, rows: Iterable[Row]) -> Config:
-        """Return `config` with the tags of the training rows, unless it lists tags.
-
-        Raises:
-            DataError: a tag is unreadable, or there are fewer than two tags.
-        """
+        """Return `config` with the tags of the training rows, unless it lists tags."""
         if config.labels is not None:
             return config
         found: set[str] = set()

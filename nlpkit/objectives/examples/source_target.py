@@ -87,11 +87,7 @@ class SourceTarget:
         }
 
     def prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
-        """Return the begin token, the source (S - 1,) with its end, and `room` slots.
-
-        Raises:
-            ValueError: the source is empty.
-        """
+        """Return the begin token, the source (S - 1,) with its end, and `room` slots."""
         if not len(source):
             raise ValueError("the source is empty")
         predicted_from = np.full(room, -1)

@@ -104,10 +104,7 @@ def read_choice(row: Row, column: str, choices: dict[str, str | None] | list[str
         LeftOut: it stands for null.
         RowError: `choices` does not have it.
     """
-    value = row.value(column)
-    if isinstance(value, (list, dict)) or value is None:
-        raise RowError(f'"{column}" is {kind_of(value)}, not a string or a number')
-    key = _key(value)
+    key = _read_key(row, column)
     if isinstance(choices, dict):
         if key not in choices:
             known = ", ".join(list(choices)[:_SHOWN])
@@ -129,32 +126,55 @@ def read_choice(row: Row, column: str, choices: dict[str, str | None] | list[str
     )
 
 
-def named_option(row: Row, column: str, by: str | list[str], options: Sequence[str]) -> int | None:
-    """Return the index of the option that a column names by its text or by one of the names.
+def _read_key(row: Row, column: str) -> str:
+    value = row.value(column)
+    if isinstance(value, (list, dict)) or value is None:
+        raise RowError(f'"{column}" is {kind_of(value)}, not a string or a number')
+    return _key(value)
 
-    None where it has its number.
+
+def read_options(row: Row, column: str) -> list[str]:
+    """Return the options in a column, texts; raise `RowError`."""
+    options = row.value(column)
+    if not isinstance(options, list):
+        raise RowError(f'"{column}" is {kind_of(options)}, not a list of strings')
+    if not options:
+        raise RowError(f'"{column}" is an empty list')
+    for number, option in enumerate(options):
+        if not isinstance(option, str):
+            raise RowError(f'"{column}"[{number}] is {kind_of(option)}, not a string')
+    return options
+
+
+def find_option(
+    row: Row, column: str, by: str | list[str], options: Sequence[str], setting: str
+) -> int:
+    """Return the index of the option that a column names: by number, by text, or by a name.
 
     Raises:
         RowError: no option, or several, have that name.
     """
-    if by == "number":
-        return None
+    if by != "number":
+        key, known = _read_key(row, column), list(options) if isinstance(by, str) else by
+        known = known[: len(options)]
+        if known.count(key) == 1:
+            return known.index(key)
+        what = "none of the options" if key not in known else "the text of several options:"
+        shown = ", ".join(known[:_SHOWN])
+        raise RowError(f'"{column}" is {_short(key)}, {what} {shown}{suggest(key, known)}')
     value = row.value(column)
-    if isinstance(value, (list, dict)) or value is None:
-        raise RowError(f'"{column}" is {kind_of(value)}, not a string or a number')
-    key, known = _key(value), list(options) if isinstance(by, str) else by[: len(options)]
-    if known.count(key) == 1:
-        return known.index(key)
-    what = "none of the options" if key not in known else "the text of several options:"
-    shown = ", ".join(known[:_SHOWN])
-    raise RowError(f'"{column}" is {_short(key)}, {what} {shown}{suggest(key, known)}')
-
-
-def hint(value: object, options: Sequence[str], setting: str) -> str:
-    """Return how a label that is no number can be read, for messages."""
+    # Cells of tsv and csv are text.
+    index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(options):
+        return index
+    how = f"; objective.{setting}: [A, B, C] reads names" if isinstance(value, str) else ""
     if value in options:
-        return f"; objective.{setting}: text reads the text of an option"
-    return f"; objective.{setting}: [A, B, C] reads names" if isinstance(value, str) else ""
+        how = f"; objective.{setting}: text reads the text of an option"
+    is_kind = isinstance(value, bool) or not isinstance(value, (str, int))
+    what = kind_of(value) if is_kind else repr(value)
+    raise RowError(
+        f'"{column}" is {what}, not the number of an option, 0 to {len(options) - 1}{how}'
+    )
 
 
 def target_of(row: Row, column: str, choices: dict[str, str | None] | list[str] | None) -> str:
