@@ -89,10 +89,10 @@ def test_nlg_unknown_tokens_of_a_target_are_not_learned() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"input": "ab\0c", "target": "a"}, '"input": character 3 is NUL (U+0000)'),
+        ({"input": "ab\0c", "target": "a"}, 'character 3 of "input" is NUL (U+0000)'),
         (
             {"input": "a", "target": "b\ud83d"},
-            '"target": character 2 is U+D83D, half of a surrogate pair',
+            'character 2 of "target" is U+D83D, half of a surrogate pair',
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_nlu_option_that_is_no_text_is_refused() -> None:
     row = {"input": "a", "target": 0, "options": ["b", "c\0"]}
     with pytest.raises(RowError) as error:
         _nlu().texts(Row(row, "x", 1))
-    assert error.value.what == '"options"[1]: character 2 is NUL (U+0000)'
+    assert error.value.what == 'character 2 of "options"[1] is NUL (U+0000)'
 
 
 @pytest.mark.parametrize("task_id", [0, 3])
@@ -357,9 +357,9 @@ def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
     with pytest.raises(
         DataError, match=rf'{path}:3: "target" is true, not the number of an option'
     ):
-        build_items(inputs, config, _nlu(), cache_dir=tmp_path)
+        build_items(inputs, config, _nlu())
     skipping = DataConfig(train=[str(path)], on_error="skip")
-    items = build_items(inputs, skipping, _nlu(), cache_dir=tmp_path)
+    items = build_items(inputs, skipping, _nlu())
     assert len(items) == 3
     assert [str(bad) for bad in items.counts.first_bad] == [
         f'{path}:3: "target" is true, not the number of an option, 0 to 1'
