@@ -38,6 +38,7 @@ from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
 
 if TYPE_CHECKING:
+    from nlpkit.train.average import Average
     from nlpkit.train.trackers import Trackers
 
 
@@ -80,9 +81,7 @@ def pretrain(
     try:
         state = train(_job(run, held_out, metrics, pace, stop), state)
     except DivergedError as error:
-        last = files.read_pointer(directory.path, "latest")
-        where = f"the last checkpoint is {last}" if last else "no checkpoint was saved yet"
-        raise DivergedError(f"{error}; {where}; try a lower train.lr or train.clip") from error
+        raise DivergedError(f"{error}; {save.describe_last(directory.path)}") from error
     finally:
         if metrics:
             metrics.close()
@@ -133,20 +132,23 @@ def prepare(
     )
     settings = resolve_steps(settings, stream)
     module = _make_module(resolved, part, data, settings)
-    precision = from_first(
-        PartialState(),
-        lambda: fastest_precision.choose(resolved, directory, module, stream, device),
-    )
+    parts = resolved, directory, module, stream, device
+    precision = from_first(PartialState(), lambda: fastest_precision.choose(*parts))
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
     training, made = _place(module, accelerator, settings, data, log)
     run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
     if settings.average is not None:
-        from nlpkit.train.average import Average
-
-        run.average = Average(training, settings.average, settings.steps)
+        run.average = _make_average(run)
     return run
+
+
+def _make_average(run: Run) -> "Average":
+    from nlpkit.train.average import Average
+
+    assert run.settings.average is not None
+    return Average(run.training, run.settings.average, run.settings.steps)
 
 
 def _place(

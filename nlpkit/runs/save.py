@@ -136,9 +136,8 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
 
         plain = lora.remove_adapters(weights)
     labels = objective.config.setting("labels")
-    folders = hf_writing.to_hf(
-        part.family, part.config, plain, ids, part.head if part.outputs else None, labels
-    )
+    head = part.head if part.outputs else None
+    folders = hf_writing.to_hf(part.family, part.config, plain, ids, head, labels)
     settings, tensors = folders[""]
     if objective.config.setting("regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"
@@ -245,3 +244,10 @@ def _write_start(run: Run) -> None:
         data=run.data.fingerprint,
         held_out_unigram_entropy=run.data.held_out_entropy(),
     )
+
+
+def describe_last(run: Path) -> str:
+    """Return which checkpoint is left of a run that diverged, and what to try."""
+    last = files.read_pointer(run, "latest")
+    where = f"the last checkpoint is {last}" if last else "no checkpoint was saved yet"
+    return f"{where}; try a lower train.lr or train.clip"
