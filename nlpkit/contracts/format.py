@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 State: TypeAlias = "Mapping[str, Tensor]"
 Settings: TypeAlias = Mapping[str, Any]
+Values: TypeAlias = dict[str, Any]  # settings that are made here
 FOLDERS = "nlpkit.folders"  # of settings that were read: config.json of each folder that is there
 
 
@@ -52,7 +53,7 @@ class HfFormat:
     optional: tuple[str, ...] = ()  # a checkpoint may lack such tensors
     ignored: tuple[str, ...] = ()  # a checkpoint may contain such tensors; they are not read
     # Further settings in config.json; those under `nlpkit` are added to our notes.
-    more_settings: Callable[[Any], dict[str, Any]] = lambda config: {}
+    more_settings: Callable[[Any], Values] = lambda config: {}
     # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original
     # vocabulary.
     bos_and_eos: bool = False
@@ -60,9 +61,7 @@ class HfFormat:
     # of no token, for a tokenizer without padding.
     has_padding: bool = False
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
-    read_config: Callable[[Settings, dict[str, Any]], dict[str, Any]] = lambda settings, sizes: (
-        sizes
-    )
+    read_config: Callable[[Settings, Values], Values] = lambda settings, sizes: sizes
     # `join` merges or splits tensors of our state dict as `names` requires; `split` reverses it.
     join: Callable[[Any, State], State] = lambda config, state: state
     split: Callable[[Any, Settings, State], State] = lambda config, settings, state: state

@@ -90,7 +90,6 @@ def find_targets(config: Config, module: FamilyModel, model_config: FrozenConfig
 
 
 def _match_names(names: Mapping[str, str], target: str) -> dict[str, str]:
-    """Return the layers that have this name, or a name that ends with it."""
     return {
         ours: theirs
         for ours, theirs in names.items()

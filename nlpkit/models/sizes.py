@@ -159,10 +159,7 @@ def fit_to_size(family: Family, size: int) -> dict[str, int]:
 
 
 def _first_right(family: Family, shapes: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Return the first shape that the family takes; raise `ValueError`.
-
-    A kind of attention that takes none is a mistake of its own, which is named elsewhere.
-    """
+    # A kind of attention that takes no shape is a mistake of its own, which is named elsewhere.
     for attention in (True, False):
         for shape in shapes:
             if family.problem(*shape, attention=attention) is None:

@@ -314,3 +314,16 @@ def test_run_of_gpt3_keeps_its_kinds_and_is_not_taken_for_a_gpt2(tmp_path) -> No
         AttentionChoice.of("causal"),
         AttentionChoice.of("local_window", window=8),
     )
+
+
+def test_field_of_the_objective_reaches_a_kind_that_is_causal_without_it() -> None:
+    kinds = {kind: (AttentionChoice.of(kind),) for kind in ("tests.parts.hybrid", "causal", "full")}
+    models = {kind: _random(Config(**SIZES, attention=kinds[kind])) for kind in kinds}
+    hybrid = models["tests.parts.hybrid"]
+    assert hybrid.config.has_default_attention  # its checkpoint is the plain model
+    ids, both_sides = torch.randint(0, VOCAB, (sum(LENGTHS),)), torch.ones(sum(LENGTHS)).bool()
+    close = {"rtol": 1e-5, "atol": 1e-5}
+    with torch.no_grad():
+        torch.testing.assert_close(hybrid(LENGTHS, ids), models["causal"](LENGTHS, ids), **close)
+        found, expected = hybrid(LENGTHS, ids, both_sides=both_sides), models["full"](LENGTHS, ids)
+    torch.testing.assert_close(found, expected, **close)

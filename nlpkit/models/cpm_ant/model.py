@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.contracts.format import HfFormat, Settings, State
+from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
 from nlpkit.models.layers.packs import compute_dtype, dropout, last_states, select_rows
@@ -184,7 +184,6 @@ def _join(config: Config, state: State) -> State:
 
 
 def _split(config: Config, settings: Settings, state: State) -> State:
-    """Return the state dict with separate tables of words and soft prompts."""
     if "token_embedding" not in state:
         return state
     blocks = settings.get("nlpkit", {}).get("prompt_blocks") or prompt_blocks(config)
@@ -197,12 +196,12 @@ def _split(config: Config, settings: Settings, state: State) -> State:
     }
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     notes = {"prompt_blocks": prompt_blocks(config), "prompts": config.prompts.model_dump()}
     return {"dim_head": config.width_per_head, "nlpkit": notes}
 
 
-def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_config(settings: Settings, sizes: Values) -> Values:
     # None, as in a recipe, if it follows from the other sizes.
     is_default = sizes["hidden_size"] == sizes["num_heads"] * settings["dim_head"]
     notes = settings.get("nlpkit", {})

@@ -10,13 +10,12 @@ E width of the embeddings, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.contracts.format import FOLDERS, HfFormat, Settings
+from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.electra import Config
 from nlpkit.models.electra.sampling import sample
@@ -190,12 +189,12 @@ _SIZES = {
 }
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     notes = {name: getattr(config, name) for name in _OWN if config.has_generator}
     return {"embedding_size": config.embedding_width, "nlpkit": notes}
 
 
-def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_config(settings: Settings, sizes: Values) -> Values:
     width = settings.get("embedding_size", sizes["hidden_size"])
     sizes["embedding_size"] = None if width == sizes["hidden_size"] else width
     inner = settings.get(FOLDERS, {}).get(GENERATOR)
@@ -211,8 +210,7 @@ def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
     return sizes | _generator_sizes(settings, sizes, inner)
 
 
-def _generator_sizes(settings: Settings, sizes: dict[str, Any], inner: Settings) -> dict[str, Any]:
-    """Return the settings that give the generator the sizes in its own config.json."""
+def _generator_sizes(settings: Settings, sizes: Values, inner: Settings) -> Values:
     notes = settings.get("nlpkit", {})
     as_written = {name: notes[name] for name in _OWN if name in notes}
     shares = {

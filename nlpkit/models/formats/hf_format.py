@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from typing import Any
 
 from pydantic_core import to_jsonable_python
 from torch import Tensor
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.format import HfFormat, Settings, State, Transposed
+from nlpkit.contracts.format import HfFormat, Settings, State, Transposed, Values
 from nlpkit.models.config import ModelConfig
 
 NUMBER = re.compile(r"\{(\w+)\}")
@@ -38,7 +37,7 @@ def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
     """
     settings = [name for name, field in config.model_fields.items() if not field.exclude]
 
-    def read(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+    def read(settings: Settings, sizes: Values) -> Values:
         two = "decoder_vocab_size" in settings
         return sizes | ({"source_vocab_size": settings["vocab_size"]} if two else {})
 
@@ -113,8 +112,8 @@ def to_hf_settings(
     *,
     model_type: str,
     vocab_size: int,
-    notes: dict[str, Any] | None,
-) -> dict[str, Any]:
+    notes: Values | None,
+) -> Values:
     """Return config.json of a model, or of the model in a folder.
 
     Args:
@@ -123,7 +122,7 @@ def to_hf_settings(
     """
     more = form.more_settings(config)
     own = more.pop("nlpkit", {})
-    settings: dict[str, Any] = {
+    settings: Values = {
         "architectures": [form.architecture] if form.architecture else [],
         "model_type": model_type,
     }

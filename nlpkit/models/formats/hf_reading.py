@@ -107,7 +107,6 @@ def _key(form: HfFormat, key: str, tensors: State) -> str | None:
 
 
 def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
-    """Return whether a tensor is a copy of one of ours."""
     folder, _, name = key.rpartition("/")
     ours = (form.folders.get(folder, form) if folder else form).copies.get(name)
     return ours is not None and (ours not in state or torch.equal(tensors[key], state[ours]))

@@ -8,13 +8,12 @@ N tokens of the pack, C hidden_size.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.format import HfFormat, Settings, Transposed
+from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
@@ -85,11 +84,11 @@ class Model(Decoder):
 _ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     return {"activation_function": "gelu_new", "n_inner": config.intermediate_size}
 
 
-def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_settings(settings: Settings, sizes: Values) -> Values:
     activation = settings.get("activation_function", "gelu_new")
     if activation not in _ACTIVATIONS:
         raise ValueError(

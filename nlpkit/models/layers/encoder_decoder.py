@@ -135,7 +135,6 @@ class EncoderDecoder(OutputHead):
         )
 
     def _aligning_layer(self, layer: int | None) -> int:
-        """Return a layer, from 1."""
         depth = len(self.decoder)
         if layer is None:
             return max(depth - 1, 1)

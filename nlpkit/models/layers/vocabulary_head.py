@@ -187,16 +187,14 @@ class _LinearCrossEntropy(torch.autograd.Function):
                 weights = None if loss_weights is None else loss_weights[rows, None]
                 chunk = _chunk(logits, targets[rows, None], weights, settings)
                 token_losses[rows], normalizers[rows], part = chunk
-                if part is None:
-                    continue
-                if bias_grad is not None:
+                if part is not None and bias_grad is not None:
                     bias_grad += part.sum(0)
-                if rows == block:  # float32 needs no copy
+                if part is not None and rows == block:  # float32 needs no copy
                     grad = part.to(dtype)
-                    continue
-                if grad is None:
-                    grad = states.new_empty(block.stop - begin, len(weight))
-                grad[start - begin : rows.stop - begin] = part
+                elif part is not None:
+                    shape = block.stop - begin, len(weight)
+                    grad = states.new_empty(shape) if grad is None else grad
+                    grad[start - begin : rows.stop - begin] = part
             if grad is not None and hidden_grad is not None:
                 hidden_grad[block] = grad @ table
             if grad is not None and of_weight:

@@ -7,13 +7,12 @@ N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.format import Settings
+from nlpkit.contracts.format import Settings, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
@@ -85,7 +84,7 @@ def _positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
     return (total + (past - before)[layout.document_ids]) * counted + padding_idx
 
 
-def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_config(settings: Settings, sizes: Values) -> Values:
     limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
     return sizes | {"max_positions": limit}
 

@@ -121,7 +121,6 @@ class Alignment(nn.Module):
         return weights.to(memory.values.dtype) @ memory.values, weights
 
     def _scores(self, states: Tensor, memory: Memory) -> Tensor:
-        """Return (B, T, S)."""
         if self.query is None or self.weight is None:
             return states @ memory.keys.transpose(1, 2)
         both = self.query(states)[:, :, None] + memory.keys[:, None]  # (B, T, S, C)

@@ -8,13 +8,11 @@ arXiv:2002.05202) has gated feed-forward layers and an output table of its own.
 N tokens of the targets, M of the sources, C hidden_size, H heads, D width of a head, V vocabulary.
 """
 
-from typing import Any
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.contracts.format import HfFormat, Settings, State
+from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
@@ -138,7 +136,7 @@ class Model(EncoderDecoder):
         return dropout(words, self.config.dropout, self.training)
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     # For transformers, `gated-gelu` is the tanh form.
     names = {"gelu_new": "gelu"} if config.gated else {}
     activation = names.get(config.hidden_act, config.hidden_act)
@@ -153,8 +151,7 @@ def _more_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Config`; raise `ValueError` for a model that this is not."""
+def _read_settings(settings: Settings, sizes: Values) -> Values:
     kind = settings.get("feed_forward_proj", "relu")
     gate, _, name = kind.rpartition("-")
     activation = "gelu_new" if kind == "gated-gelu" else name
@@ -176,10 +173,7 @@ def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _split(config: Config, settings: Settings, state: State) -> State:
-    """Return the state dict with an output table, which transformers leaves out where it is equal.
-
-    That is so in an untied model that was never trained.
-    """
+    # transformers leaves the output table out where it is equal, as before training.
     if config.tie or "output_embedding" in state or "token_embedding" not in state:
         return state
     return {**state, "output_embedding": state["token_embedding"].clone()}
@@ -191,7 +185,6 @@ def _attention(layer: str) -> dict[str, str]:
 
 
 def _block(ours: str, theirs: str, is_decoder: bool) -> dict[str, str]:
-    """Return the names of the modules of a stack's blocks."""
     last = 2 if is_decoder else 1
     names = {f"attention.{n}": t for n, t in _attention("layer.0.SelfAttention").items()}
     names["attention_norm"] = "layer.0.layer_norm"

@@ -11,7 +11,6 @@ N tokens of the targets, M of the sources, P positions, C hidden_size, V vocabul
 
 import math
 from functools import lru_cache
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.contracts.format import HfFormat, Settings, State
+from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
@@ -138,7 +137,7 @@ _TARGETS = "target_embedding"  # the table of the targets, where that of the sou
 _POSITIONS = "embed_positions.weight"
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     return {
         "is_encoder_decoder": True,
         "encoder_layers": config.encoder_depth,
@@ -151,8 +150,7 @@ def _more_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Config`; raise `ValueError` for a model that this is not."""
+def _read_settings(settings: Settings, sizes: Values) -> Values:
     for name in ("attention_heads", "ffn_dim"):
         ours, theirs = settings[f"decoder_{name}"], settings[f"encoder_{name}"]
         if ours != theirs:

@@ -6,14 +6,13 @@ N tokens of the pack, S images, C hidden_size, P numbers of a patch (channels, r
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.contracts.format import HfFormat, Settings, State
+from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.models.layers import encoder, packs
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import ACTIVATIONS
@@ -144,14 +143,13 @@ def _split(config: Config, settings: Settings, state: State) -> State:
     return {**rest, "patch.weight": state[_CONVOLUTION].flatten(1)}
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     # transformers' config.json does not say whether there is a pooler.
     width = config.pooler_output_size or config.hidden_size
     return {"nlpkit": {"pooler": config.pooler}, "pooler_output_size": width}
 
 
-def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `Config`."""
+def _read_config(settings: Settings, sizes: Values) -> Values:
     width = settings.get("pooler_output_size")
     own = settings.get("nlpkit") or {}
     there = "ViTModel" in (settings.get("architectures") or ())

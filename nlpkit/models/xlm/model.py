@@ -7,14 +7,13 @@ N tokens of the pack, M selected rows, S sequences, C hidden_size, O outputs, V 
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.format import HfFormat, Settings
+from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.layers.encoder import EncoderModel
 from nlpkit.models.layers.head import Head, TaskHead
 from nlpkit.models.layers.packs import dropout
@@ -149,12 +148,12 @@ _FIXED = {
 }
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     own = {"gelu_activation": config.hidden_act == "gelu", "use_lang_emb": config.num_languages > 1}
     return own | _FIXED
 
 
-def _read_config(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_config(settings: Settings, sizes: Values) -> Values:
     act = "gelu" if settings.get("gelu_activation", True) else "relu"
     has_languages = settings.get("use_lang_emb", True)
     languages = sizes["num_languages"] if has_languages else 1

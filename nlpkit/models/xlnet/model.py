@@ -11,7 +11,6 @@ N tokens of the pack, M of them predicted, C hidden_size, H heads, D width of a 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.format import HfFormat, Settings
+from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
@@ -164,7 +163,6 @@ class Model(TiedHead):
     def _prepare(
         self, layout: Layout, fields: Mapping[str, Tensor | None], keys: Keys
     ) -> list[attention.Attend]:
-        """Return the attention of each layer."""
         kinds = self.attention_tensors
         heads = kinds.heads_like(self.order[0].query, self.config.dropout, self.backend)
         of_keys = None if keys.layout is layout else keys.layout.with_fields(keys.fields)
@@ -199,7 +197,7 @@ def _queries(
     return index, {name: field[index] for name, field in fields.items() if field is not None}
 
 
-def _more_settings(config: Config) -> dict[str, Any]:
+def _more_settings(config: Config) -> Values:
     return {
         "d_head": config.hidden_size // config.num_heads,
         "clamp_len": config.max_distance or -1,
@@ -210,7 +208,7 @@ def _more_settings(config: Config) -> dict[str, Any]:
     }
 
 
-def _read_settings(settings: Settings, sizes: dict[str, Any]) -> dict[str, Any]:
+def _read_settings(settings: Settings, sizes: Values) -> Values:
     limit = settings.get("clamp_len", -1)
     memory = settings.get("nlpkit", {}).get("memory", 0)
     return sizes | {"max_distance": limit if limit > 0 else None, "memory": memory}
