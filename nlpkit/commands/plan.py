@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit.commands._options import Common, RecipeName, option, shared
+from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
-from nlpkit.train.param_groups import line
 
 _SECTIONS = ("data", "packing", "model", "estimate")
 _KEYS = 31  # columns; a longer key shifts its own line only
@@ -77,7 +77,7 @@ def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
             rows = [(key, value, "") for key, value in figures if key not in origin]
             _print_block(section, [row for row in rows if row[0] != f"{section}.optimizer"])
         if section == "model":
-            groups = enumerate(map(line, described["model"]["optimizer"]))
+            groups = enumerate(map(describe, described["model"]["optimizer"]))
             rows = [(f"optimizer.{number}", said, "") for number, said in groups]
             _print_block("optimizer", rows)
     settings = dict(_flatten(described["settings"]))

@@ -174,10 +174,8 @@ def _check(resolved: "Resolved", common: Common) -> None:
 
 def check_installed(resolved: "Resolved") -> None:
     """Raise an error if a package is missing that a tracker or the optimizer needs."""
-    from nlpkit.train import param_groups
+    from nlpkit.train import trackers
 
-    if names := resolved.recipe.train.trackers:
-        from nlpkit.train import trackers
-
-        trackers.check_installed(names)
-    param_groups.check_installed(resolved.recipe.train.optimizer.module.PACKAGE)
+    settings = resolved.recipe.train
+    trackers.check_installed("train.trackers", settings.trackers)
+    trackers.check_installed("train.optimizer", [settings.optimizer.module.PACKAGE])

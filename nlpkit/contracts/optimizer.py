@@ -8,11 +8,12 @@ gradients.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nlpkit.config import FrozenConfig
+from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,6 +45,11 @@ class Group:
         """The number of weights."""
         return sum(parameter.numel() for parameter in self.parameters)
 
+    def for_torch(self) -> dict[str, Any]:
+        """Return the group as torch's optimizers take it; `initial_lr` is the schedule's peak."""
+        rates = {"lr": self.lr, "initial_lr": self.lr, "weight_decay": self.weight_decay}
+        return {"params": list(self.parameters), **rates}
+
     def figures(self) -> dict[str, Any]:
         """Return what `nlpkit plan --json` says of the group."""
         return {
@@ -57,23 +63,62 @@ class Group:
         }
 
 
+def describe(figures: Mapping[str, Any]) -> str:
+    """Return the figures of a group on one line, for people."""
+    tensors, each = figures["tensors"], figures["matrices_per_tensor"]
+    number = f"{tensors} x {each}" if each > 1 else f"{tensors}"
+    return (
+        f"{figures['optimizer']}: {number} {figures['parameters']}; "
+        f"{number_of(figures['weights'], 'weights')}; "
+        f"lr {figures['lr']:g}, decay {figures['weight_decay']:g}"
+    )
+
+
+def decay_of(settings: Any) -> float:
+    """Return the weight decay of matrices; it would change the soft prompts of other tasks."""
+    return settings.weight_decay if settings.tune == "all" else 0.0
+
+
 class OptimizerPart(Protocol):
     """An optimizer of torch or of a library."""
 
     Config: type[FrozenConfig]  # its settings; those of `train` are the same for all optimizers
+    NAME: str  # of its groups, for people; a run in which no group has it is warned
     READS: tuple[str, ...] = ()  # of train.beta1, beta2 and adam_eps: those that it uses
     # Whether a step on shards of the parameters (FSDP) is that on the whole ones.
     SHARDED: bool = False
     PACKAGE: str | None = None  # the package that has to be installed for it, as pip calls it
-    NAME: str | None = None  # of the groups that it is chosen for; a run without one is warned
 
-    @abstractmethod
+    def state(self, config: Any, parameter: nn.Parameter) -> int:
+        """Return how many float32 numbers it keeps of a parameter."""
+        return 0
+
     def groups(self, config: Any, settings: Any, trained: Trained) -> list[Group]:
-        """Return the groups; each trained parameter is in one of them, and no group is empty."""
+        """Return the groups; each trained parameter is in one of them, and no group is empty.
+
+        By default, matrices and tables, which are decayed, and norms and biases.
+        """
+        wide = [parameter for parameter in trained.parameters if parameter.ndim >= 2]
+        rest = [parameter for parameter in trained.parameters if parameter.ndim < 2]
+        return [
+            Group(
+                self.NAME,
+                what,
+                alike,
+                settings.lr,
+                decay,
+                sum(self.state(config, p) for p in alike),
+            )
+            for what, alike, decay in (
+                ("matrices, tables", wide, decay_of(settings)),
+                ("norms, biases", rest, 0.0),
+            )
+            if alike
+        ]
 
     @abstractmethod
     def make(self, config: Any, settings: Any, groups: Sequence[Group]) -> list[Optimizer]:
-        """Return the optimizers of these groups; `param_groups` makes torch's groups of ours."""
+        """Return the optimizers of these groups."""
 
     def peak_lr(self, config: Any, width: int) -> float | None:
         """Return the rate at which a model of this width is trained best, None if unknown.

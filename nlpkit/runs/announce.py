@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from nlpkit.checkpoints import files
+from nlpkit.contracts.optimizer import describe
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import Items
 from nlpkit.durations import written
@@ -13,7 +14,6 @@ from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
-from nlpkit.train.param_groups import line
 from nlpkit.train.schedule import long_warmup, stable_end
 from nlpkit.train.settings import Config
 from nlpkit.train.state import LOSS, Pace, State
@@ -84,9 +84,8 @@ def _announce_training(run: Run, state: State) -> None:
 def _announce_optimizers(run: Run) -> None:
     found, chosen = groups(run.unwrapped.model, run.settings), run.settings.optimizer
     for group in found:
-        run.log.info(f"optimizer: {line(group.figures())}")
-    wanted = chosen.module.NAME
-    if wanted and all(group.optimizer != wanted for group in found):
+        run.log.info(f"optimizer: {describe(group.figures())}")
+    if all(group.optimizer != chosen.module.NAME for group in found):
         others = ", ".join(dict.fromkeys(group.optimizer for group in found))
         run.log.warn(
             f"train.optimizer: nothing is trained that {chosen.name} is for; {others} does all"

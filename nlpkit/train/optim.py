@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 from nlpkit.contracts.optimizer import Group, Trained
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.trackers import check_installed
 
 _MARK = "__dynamo_disable"  # torch/_compile.py: a method that has it is called as it is
-_METHODS = ("add_param_group", "zero_grad", "state_dict", "load_state_dict")
 
 T = TypeVar("T", bound=Optimizer)
 
@@ -36,8 +36,12 @@ def optimizers(model: nn.Module, settings: ResolvedTraining) -> list[Optimizer]:
     Raises:
         Unsupported: the package of the optimizer is not installed.
     """
-    leave_out_the_compiler()
+    for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
+        eager = getattr(getattr(Optimizer, name), "__wrapped__", None)
+        if eager is not None:
+            setattr(eager, _MARK, eager)  # all optimizers of torch share these methods
     chosen = settings.optimizer
+    check_installed("train.optimizer", [chosen.module.PACKAGE])
     return chosen.module.make(chosen.config, settings, groups(model, settings))
 
 
@@ -46,14 +50,6 @@ def set_rates(optimizers: Iterable[Optimizer], factor: float) -> None:
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["initial_lr"] * factor
-
-
-def leave_out_the_compiler() -> None:
-    """Let the methods that all optimizers of torch share not import it."""
-    for name in _METHODS:
-        eager = getattr(getattr(Optimizer, name), "__wrapped__", None)
-        if eager is not None and not hasattr(eager, _MARK):
-            setattr(eager, _MARK, eager)
 
 
 def uncompiled(optimizer: type[T]) -> type[T]:

@@ -37,13 +37,11 @@ class Config(FrozenConfig):
     # These two are defined before `steps`, because the check of `steps` reads them.
     budget: str | None = Field(
         None,
-        description="time of the training loop, with evaluations and checkpoints, such as 30m or "
-        "8h; instead of steps",
+        description="time of the training loop, evaluations and checkpoints included, such as 30m "
+        "or 8h; instead of steps",
     )
     epochs: float | None = Field(
-        None,
-        gt=0,
-        description="number of passes over the training examples; instead of steps",
+        None, gt=0, description="number of passes over the training examples; instead of steps"
     )
     steps: int | None = Field(
         None,
@@ -51,14 +49,12 @@ class Config(FrozenConfig):
         validate_default=True,
         description="optimizer steps in all; or give epochs, or a budget of time",
     )
-    tokens_per_step: int = Field(
-        16384, gt=0, le=2**24, description="token budget of an optimizer step"
-    )
+    tokens_per_step: int = Field(16384, gt=0, le=2**24, description="tokens of an optimizer step")
     tokens_per_batch: int | None = Field(
         None,
         gt=0,
-        description="token budget of one forward and backward pass (gradients are accumulated "
-        "up to a step); default: tokens_per_step, at most 4096",
+        description="tokens of one forward and backward pass (gradients are accumulated up to a "
+        "step); default: tokens_per_step, at most 4096",
     )
     optimizer: Optimizer = Field(
         default_factory=lambda: Optimizer.model_validate("adamw"),
@@ -68,18 +64,14 @@ class Config(FrozenConfig):
     schedule: Schedule = Field(
         "noam",
         validate_default=True,
-        description="shape of the learning rate after the warm-up, such as cosine: its name, or "
-        "name and settings",
+        description="shape of the learning rate after the warm-up: its name, or name and settings",
     )
     warmup_steps: int = Field(0, ge=0, description="steps of linear warm-up from 0 to lr")
     warmup_ratio: float | None = Field(
         None, ge=0, lt=1, description="warm-up as a share of all steps; instead of warmup_steps"
     )
     min_lr_ratio: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="final learning rate of linear, cosine and wsd, as a share of lr",
+        0.0, ge=0, lt=1, description="final rate of linear, cosine and wsd, as a share of lr"
     )
     decay_ratio: float = Field(
         0.2, ge=0, le=1, description="decay of wsd at the end of the run, as a share of all steps"
@@ -94,12 +86,11 @@ class Config(FrozenConfig):
     z_loss: float = Field(
         0.0,
         ge=0,
-        description="weight of the squared logarithm of the softmax's normalizer in the loss of "
-        "each token; PaLM: 1e-4",
+        description="weight of the squared log of the softmax's normalizer in the loss of each "
+        "token; PaLM: 1e-4",
     )
     average: AverageConfig | None = Field(
-        None,
-        description="average of the weights that is judged and saved as the model: ema, or last",
+        None, description="average of the weights that is judged and saved as the model: ema, last"
     )
     memory: str | None = Field(
         None,
@@ -114,7 +105,7 @@ class Config(FrozenConfig):
         json_schema_extra=FREE,
     )
     precision: Literal["auto", "fp32", "bf16"] = Field(
-        "auto", description="precision of computation; auto: in which batches are faster here"
+        "auto", description="precision of computation; auto: the faster one on this machine"
     )
     eval_every: int | None = Field(None, gt=0, description="steps between evaluations")
     save_every: int = Field(
@@ -124,16 +115,14 @@ class Config(FrozenConfig):
     best_by: str = Field(
         "loss",
         min_length=1,
-        description="held-out metric that selects the best checkpoint: loss, a score of the task "
-        "as eval.metrics names it, such as accuracy or f1:average=macro, or one of the objective",
+        description="held-out figure that selects the best checkpoint: loss, a score as "
+        "eval.metrics names it, such as f1:average=macro, or a score of the objective",
     )
     patience: int | None = Field(
         None, gt=0, description="stop after this number of evaluations without improvement"
     )
     tune: Literal["all", "prompt"] = Field(
-        "all",
-        description="what is trained: all weights, or only the soft prompt of the task, without "
-        "weight decay",
+        "all", description="what is trained: all weights, or only the soft prompt, without decay"
     )
     workers: Workers = Field(
         0, ge=0, description="processes that prepare batches", json_schema_extra=FREE
@@ -143,8 +132,7 @@ class Config(FrozenConfig):
     )
     trackers: list[Tracker] = Field(
         [],
-        description="trackers that also get the lines of metrics.jsonl, such as tensorboard or "
-        "wandb; their packages must be installed",
+        description="installed trackers that also get the lines of metrics.jsonl, such as wandb",
         json_schema_extra=FREE,
     )
     deterministic: bool = Field(

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from nlpkit.contracts.optimizer import Group
 from nlpkit.train import placement
-from nlpkit.train.param_groups import param_groups
 
 
 class SplitMuon(torch.optim.Muon):
@@ -28,10 +27,7 @@ class SplitMuon(torch.optim.Muon):
 
     def __init__(self, groups: Sequence[Group], dtype: torch.dtype, **settings: Any):
         self.dtype = dtype
-        given = [
-            torch_group | {"matrices": group.matrices}
-            for torch_group, group in zip(param_groups(groups), groups, strict=True)
-        ]
+        given = [group.for_torch() | {"matrices": group.matrices} for group in groups]
         flat = [{**each, "params": [p for p in each["params"] if p.ndim == 2]} for each in given]
         super().__init__(flat, **settings)
         # torch checks only here that a parameter has two dimensions; the others are seen as such.

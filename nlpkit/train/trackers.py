@@ -32,13 +32,13 @@ _TENSORBOARD = "tensorboard"  # also a directory in the run directory
 Settings = Mapping[str, bool | int | float | str | None]
 
 
-def check_installed(names: Sequence[str]) -> None:
-    """Raise `Unsupported` if the package of a tracker is not installed; imports none of them."""
-    for name in names:
-        spec = importlib.util.find_spec(name)
+def check_installed(setting: str, packages: Sequence[str | None]) -> None:
+    """Raise `Unsupported` if a package that a setting needs is not installed; imports none."""
+    for package in filter(None, packages):
+        spec = importlib.util.find_spec(package.replace("-", "_"))
         # A spec without an origin is a directory of this name, such as wandb makes for its files.
         if spec is None or spec.origin is None:
-            raise Unsupported(f"train.trackers: {not_installed(name)}")
+            raise Unsupported(f"{setting}: {not_installed(package)}")
 
 
 def flatten(record: Mapping[str, object]) -> dict[str, float]:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.optimizer import Group, Trained
-from nlpkit.train.param_groups import by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
     from nlpkit.train.settings import ResolvedTraining
 
+NAME = "Rprop"
 READS = ()
 SHARDED = True
 PACKAGE = None
@@ -27,13 +28,17 @@ class Config(FrozenConfig):
     grow: float = Field(1.2, gt=1, description="growth of a step whose sign stays")
 
 
-def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
-    """Return the groups; the last gradient and the size of the step are kept."""
-    return by_dimension("Rprop", trained, settings, [2 * p.numel() for p in trained.parameters])
+def state(config: Config, parameter: nn.Parameter) -> int:
+    """Return the size of the last gradient and of the step, which are kept."""
+    return 2 * parameter.numel()
 
 
 def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
     """Return torch's Rprop."""
     import torch
 
-    return [torch.optim.Rprop(param_groups(groups), lr=settings.lr, etas=(0.5, config.grow))]
+    return [
+        torch.optim.Rprop(
+            [group.for_torch() for group in groups], lr=settings.lr, etas=(0.5, config.grow)
+        )
+    ]

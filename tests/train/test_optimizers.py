@@ -14,14 +14,14 @@ from torch import Tensor, nn
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.contracts.optimizer import Group
+from nlpkit.contracts.optimizer import Group, describe
 from nlpkit.errors import Unsupported
 from nlpkit.models import families, lora
 from nlpkit.models.layers.head import DenseHead, Head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.models.meta import meta_model
-from nlpkit.train import param_groups
+from nlpkit.train import trackers
 from nlpkit.train.optim import groups, optimizers, set_rates
 from nlpkit.train.settings import ResolvedTraining
 
@@ -367,9 +367,7 @@ def test_soft_prompts_are_tuned_without_decay_and_without_muon() -> None:
 
 def test_a_line_of_a_group_says_its_matrices_weights_rate_and_decay() -> None:
     # By hand: q, k and v of two layers, 3 * 16 * 16 each.
-    found = [
-        param_groups.line(group.figures()) for group in groups(_outline("gpt2"), _settings("muon"))
-    ]
+    found = [describe(group.figures()) for group in groups(_outline("gpt2"), _settings("muon"))]
     assert "Muon: 2 x 3 layer matrices; 1,536 weights; lr 0.02, decay 0.1" in found
     assert json.dumps([group.figures() for group in groups(_outline("gpt2"), _settings("muon"))])
 
@@ -378,23 +376,19 @@ def test_a_line_of_a_group_says_its_matrices_weights_rate_and_decay() -> None:
 
 
 def test_a_library_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(param_groups.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(trackers.importlib.util, "find_spec", lambda name: None)
     said = "train.optimizer: lion-pytorch is not installed (pip install lion-pytorch)"
     with pytest.raises(Unsupported) as caught:
         optimizers(_model("gpt2"), _settings("lion"))
     assert str(caught.value) == said
-    param_groups.check_installed(None)  # needs none
+    optimizers(_model("gpt2"), _settings("adamw"))  # needs none
 
 
-def test_settings_of_adamw_are_refused_by_those_that_do_not_use_them() -> None:
+def test_settings_of_adamw_have_no_effect_with_those_that_do_not_use_them() -> None:
+    of_adamw = {"beta1", "beta2", "adam_eps"}
     for name in NAMES:
-        if name in ("adamw", "muon"):
-            assert _settings(name, beta1=0.8, beta2=0.9, adam_eps=1e-6).beta1 == 0.8
-            continue
-        for setting, value in (("beta1", 0.8), ("beta2", 0.9), ("adam_eps", 1e-6)):
-            with pytest.raises(ValueError, match=f"{setting}: AdamW's, and optimizer {name} does"):
-                _settings(name, **{setting: value})
-        _settings(name, beta1=0.9, beta2=0.999, adam_eps=1e-8)  # as a written-out recipe has them
+        unused = {*_settings(name).without_effect()} & of_adamw
+        assert unused == (set() if name in ("adamw", "muon") else of_adamw)
 
 
 def test_nesterov_without_momentum_is_refused() -> None:

@@ -232,11 +232,11 @@ def test_installed_tracker_is_not_imported_to_be_found(
 ) -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "tensorboard"]:
         monkeypatch.delitem(sys.modules, name)
-    check_installed(["tensorboard"])
+    check_installed("train.trackers", ["tensorboard"])
     assert "tensorboard" not in sys.modules
     # A directory, such as wandb makes one called wandb, is no package.
     (tmp_path / "wandb_of_a_run").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("wandb_of_a_run", "no_such_package"):
         with pytest.raises(Unsupported, match=rf"^train\.trackers: {name} is not installed"):
-            check_installed([name])
+            check_installed("train.trackers", [name])

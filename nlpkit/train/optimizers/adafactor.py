@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.optimizer import Group, Trained
-from nlpkit.train.param_groups import by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
     from nlpkit.train.settings import ResolvedTraining
 
+NAME = "Adafactor"
 SHARDED = True  # `train/whole_parameters.py` puts the shards of a parameter together
 
 
@@ -39,12 +39,8 @@ class Config(FrozenConfig):
     )
 
 
-def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
-    """Return matrices and tables, which are decayed, and norms and biases."""
-    return by_dimension("Adafactor", trained, settings, [*map(_state, trained.parameters)])
-
-
-def _state(parameter: nn.Parameter) -> int:
+def state(config: Config, parameter: nn.Parameter) -> int:
+    """Return a number for each row and each column of a matrix."""
     if parameter.ndim < 2:
         return parameter.numel()
     return parameter.numel() // parameter.shape[-1] + parameter.numel() // parameter.shape[-2]
@@ -59,7 +55,7 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
 
     return [
         on_whole_parameters(uncompiled(torch.optim.Adafactor))(
-            param_groups(groups),
+            [group.for_torch() for group in groups],
             lr=settings.lr,
             beta2_decay=config.beta2_decay,
             eps=(config.eps1, config.eps2),

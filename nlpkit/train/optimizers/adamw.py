@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.optimizer import Group, Trained
-from nlpkit.train.param_groups import by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
     from nlpkit.train.settings import ResolvedTraining
 
+NAME = "AdamW"
 READS = ("beta1", "beta2", "adam_eps")
 SHARDED = True
 RATE = 2e-3  # at a width of 256
@@ -32,9 +33,9 @@ def peak_lr(config: Config, width: int) -> float | None:
     return RATE * 256 / max(width, NARROWEST)
 
 
-def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
-    """Return matrices and tables, which are decayed, and norms and biases."""
-    return by_dimension("AdamW", trained, settings, [2 * p.numel() for p in trained.parameters])
+def state(config: Config, parameter: nn.Parameter) -> int:
+    """Return the size of two moments."""
+    return 2 * parameter.numel()
 
 
 def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
@@ -49,7 +50,7 @@ def adamw(settings: ResolvedTraining, groups: Sequence[Group]) -> Optimizer:
     from nlpkit.train.optim import uncompiled
 
     return uncompiled(torch.optim.AdamW)(
-        param_groups(groups),
+        [group.for_torch() for group in groups],
         lr=settings.lr,
         betas=(settings.beta1, settings.beta2),
         eps=settings.adam_eps,

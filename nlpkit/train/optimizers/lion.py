@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.optimizer import Group, Trained
-from nlpkit.train.param_groups import by_dimension, check_installed, param_groups
+from nlpkit.contracts.optimizer import Group
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
     from nlpkit.train.settings import ResolvedTraining
 
+NAME = "Lion"
 SHARDED = True
 PACKAGE = "lion-pytorch"
 
@@ -31,14 +32,19 @@ class Config(FrozenConfig):
     beta2: float = Field(0.99, ge=0, lt=1, description="decay of the momentum")
 
 
-def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
-    """Return matrices and tables, which are decayed, and norms and biases."""
-    return by_dimension("Lion", trained, settings, [p.numel() for p in trained.parameters])
+def state(config: Config, parameter: nn.Parameter) -> int:
+    """Return the size of the momentum."""
+    return parameter.numel()
 
 
 def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
-    """Return lion-pytorch's Lion; raise `Unsupported` if it is not installed."""
-    check_installed(PACKAGE)
+    """Return lion-pytorch's Lion."""
     from lion_pytorch import Lion
 
-    return [Lion(param_groups(groups), lr=settings.lr, betas=(config.beta1, config.beta2))]
+    return [
+        Lion(
+            [group.for_torch() for group in groups],
+            lr=settings.lr,
+            betas=(config.beta1, config.beta2),
+        )
+    ]

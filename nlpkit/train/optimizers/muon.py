@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.optimizer import Group, Trained
+from nlpkit.contracts.optimizer import Group, Trained, decay_of
 from nlpkit.train.optimizers.adamw import NARROWEST, adamw
-from nlpkit.train.param_groups import decay_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 READS = ("beta1", "beta2", "adam_eps")  # of the AdamW part
 SHARDED = True  # `train/split_muon.py` puts the shards of a matrix together
 RATE = 8e-3  # at a width of 256
-NAME = "Muon"  # of its groups; a run without one is warned
+NAME = "Muon"
 
 
 class Config(FrozenConfig):
@@ -60,17 +59,14 @@ def peak_lr(config: Config, width: int) -> float | None:
 
 def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
     """Return the matrices of layers, those with several in a tensor apart, and AdamW's groups."""
-    numbers = trained.matrices
+    numbers, decay = trained.matrices, decay_of(settings)
     found = []
     for count in sorted({*numbers.values()}):
         alike = [p for p in trained.parameters if numbers.get(p) == count]
         size = sum(p.numel() for p in alike)
-        decay = decay_of(settings)
-        what = "layer matrices"
-        found.append(Group(NAME, what, alike, settings.lr, decay, size, count))
+        found.append(Group(NAME, "layer matrices", alike, settings.lr, decay, size, count))
     rest = [p for p in trained.parameters if p not in numbers]
     lr = settings.lr if config.adamw_lr is None else config.adamw_lr
-    decay = decay_of(settings)
     if config.adamw_weight_decay is not None and settings.tune == "all":
         decay = config.adamw_weight_decay
     for what, alike, decayed in (
@@ -78,8 +74,8 @@ def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list
         ("norms, biases", [p for p in rest if p.ndim < 2], 0.0),
     ):
         if alike:
-            state = 2 * sum(p.numel() for p in alike)
-            found.append(Group("AdamW", what, alike, lr, decayed, state))
+            size = 2 * sum(p.numel() for p in alike)
+            found.append(Group("AdamW", what, alike, lr, decayed, size))
     return found
 
 
@@ -91,18 +87,10 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
 
     made: list[Optimizer] = []
     if matrices := [group for group in groups if group.optimizer == NAME]:
-        made.append(
-            SplitMuon(
-                matrices,
-                # Where bfloat16 is not what the run computes in, it may be slow, too.
-                torch.float32 if settings.precision == "fp32" else torch.bfloat16,
-                lr=settings.lr,
-                momentum=config.momentum,
-                nesterov=config.nesterov,
-                ns_steps=config.ns_steps,
-                adjust_lr_fn=config.adjust_lr_fn,
-            )
-        )
+        own = config.model_dump(exclude={"adamw_lr", "adamw_weight_decay"})
+        # Where bfloat16 is not what the run computes in, it may be slow, too.
+        dtype = torch.float32 if settings.precision == "fp32" else torch.bfloat16
+        made.append(SplitMuon(matrices, dtype, lr=settings.lr, **own))
     if others := [group for group in groups if group.optimizer != NAME]:
         made.append(adamw(settings, others))
     return made

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 from pydantic import Field, model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.optimizer import Group, Trained
-from nlpkit.train.param_groups import by_dimension, param_groups
+from nlpkit.contracts.optimizer import Group
 
 if TYPE_CHECKING:
+    from torch import nn
     from torch.optim import Optimizer
 
     from nlpkit.train.settings import ResolvedTraining
 
+NAME = "SGD"
 SHARDED = True
 
 
@@ -35,10 +36,9 @@ class Config(FrozenConfig):
         return self
 
 
-def groups(config: Config, settings: ResolvedTraining, trained: Trained) -> list[Group]:
-    """Return matrices and tables, which are decayed, and norms and biases."""
-    state = [p.numel() if config.momentum else 0 for p in trained.parameters]
-    return by_dimension("SGD", trained, settings, state)
+def state(config: Config, parameter: nn.Parameter) -> int:
+    """Return the size of the momentum, if there is one."""
+    return parameter.numel() if config.momentum else 0
 
 
 def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) -> list[Optimizer]:
@@ -49,7 +49,7 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
 
     return [
         uncompiled(torch.optim.SGD)(
-            param_groups(groups),
+            [group.for_torch() for group in groups],
             lr=settings.lr,
             momentum=config.momentum,
             nesterov=config.nesterov,
