@@ -1,8 +1,8 @@
 """Chooses the type that a run on a CPU computes in: batches of its own are timed in both.
 
-Products tell what the machine can do, in 60 ms. But a small model takes more time for casts,
-and for kernels of ever new shapes, than bf16 saves. So where products are faster in bf16, some
-examples decide: forward and backward, each pass with shapes that are new.
+The processor tells whether it has units for bf16. But a small model takes more time for casts, and
+for kernels of ever new shapes, than bf16 saves. So where there are such units, some examples
+decide: forward and backward, each pass with shapes that are new.
 """
 
 import time
@@ -33,7 +33,7 @@ class Precision(NamedTuple):
 
 
 def probe(requested: str, device: torch.device) -> Precision:
-    """Return what is asked for, or what one product tells of the device."""
+    """Return what is asked for, or what the device has units for."""
     name, reason = machine.choose_precision(requested, device)
     return Precision(name, reason, requested == "auto" and device.type == "cpu" and name == "bf16")
 

@@ -1,12 +1,11 @@
 """Chooses the device, the precision and the settings of the memory allocator; the used memory."""
 
 import ctypes
-import math
 import os
 import platform
+import re
 import resource
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -15,7 +14,8 @@ from nlpkit.errors import UsageError
 
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_MIN_PRODUCTS = 10
+# What Linux calls them on processors of Intel, of AMD, of Arm.
+_BF16_UNITS = {"amx_bf16", "avx512_bf16", "bf16"}
 
 
 def find_device(name: str) -> torch.device:
@@ -43,47 +43,24 @@ def choose_precision(requested: str, device: torch.device) -> tuple[str, str]:
     """Return `fp32` or `bf16`, and the reason in words.
 
     On a CPU with bf16 units (AMX, or AVX512-BF16 on recent AMD) bf16 is several times as fast as
-    fp32. On other CPUs it is slower, up to 60 times. Therefore both are measured, in 60 ms: small
-    products first, since large ones would take 0.2 s each on such a CPU.
+    fp32. On other CPUs it is slower, up to 60 times.
     """
     if requested != "auto":
         return requested, "asked for"
     if device.type == "cuda":
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return "bf16", "the GPU has bf16 units"
-        return "fp32", "the GPU has no bf16 units"
-    if device.type != "cpu":
-        return "fp32", f"bf16 is not tried on {device.type}"
-    for size in (128, 512):
-        fp32 = _gemm_seconds(torch.float32, size)
-        ratio = fp32 / _gemm_seconds(torch.bfloat16, size, 2 * fp32)
-        if ratio < 1 / 8:
-            break
-    # With a smaller ratio, casts and element-wise operations cost more time than bf16 saves.
-    faster = ratio > 1.5
-    return ("bf16" if faster else "fp32"), f"bf16 multiplies {ratio:.2g} x as fast here"
+        has_units = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        has_units = device.type == "cpu" and bool(_BF16_UNITS & _cpu_flags())
+    name, units = ("bf16", "with") if has_units else ("fp32", "without")
+    return name, f"{device.type} {units} bf16 units"
 
 
-def _gemm_seconds(dtype: torch.dtype, size: int, too_long: float = math.inf) -> float:
-    """Return the shortest time of a product of two matrices (size, size) on one thread.
-
-    On a busy machine, several threads could wait for each other during all of the time, 25 ms for
-    512. Three products that all take `too_long` are enough.
-    """
-    a, b = torch.ones(size, size, dtype=dtype), torch.ones(size, size, dtype=dtype)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    a @ b
-    times: list[float] = []
-    stop = time.perf_counter() + 0.025 * size / 512
-    while len(times) < _MIN_PRODUCTS or time.perf_counter() < stop:
-        if len(times) == 3 and min(times) > too_long:
-            break
-        start = time.perf_counter()
-        a @ b
-        times.append(time.perf_counter() - start)
-    torch.set_num_threads(threads)
-    return min(times)
+def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """Return what Linux says that the processor can do."""
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return {
+        flag for line in re.findall(r"^(?:flags|Features).*", text, re.M) for flag in line.split()
+    }
 
 
 def use_deterministic_algorithms(device: torch.device) -> None:
