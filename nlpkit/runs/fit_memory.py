@@ -149,7 +149,7 @@ def choose(
             f"{longest} tokens; raise it, or lower objective.max_length"
         )
     ways = [True] if settings.gradient_checkpointing else [False]
-    if ways == [False] and recompute.can(planned.model):
+    if ways == [False] and recompute.layers(planned.model):
         ways.append(True)
     least = 0
     for on in ways:

@@ -36,7 +36,10 @@ class Recorded:
 
 
 class Clock(Pace):
-    """Seconds of the budget that the run has used, over all its processes one after another."""
+    """Seconds of the budget that the run has used, over all its processes one after another.
+
+    An evaluation or a checkpoint is due where there is time for it. See `Pace` for the methods.
+    """
 
     def __init__(
         self, settings: ResolvedTraining, evaluates: bool, state: State, recorded: Recorded
@@ -60,7 +63,6 @@ class Clock(Pace):
         return max(self._least, self._used + moment - self._started)
 
     def tick(self, state: State) -> Tick:
-        """Return the time, and the progress that it means."""
         step, times = state.step + 1, state.times
         if step in self._recorded:
             self._least = max(self._least, self._recorded[step].elapsed)
@@ -81,11 +83,9 @@ class Clock(Pace):
         return state.times.saving if step % self.settings.save_every == 0 else 0.0
 
     def schedule_step(self, state: State, tick: Tick) -> float:
-        """Return the middle of the step, in the schedule of `settings.steps`."""
         return position(state.times.progress, tick.progress, self.settings)
 
     def decay_begins(self, state: State, schedule_step: float) -> bool:
-        """Return whether the decay begins with the next step, and note it."""
         end = stable_end(self.settings)
         if end is None or schedule_step <= end or not state.step or state.times.stable_step:
             return False
@@ -93,13 +93,12 @@ class Clock(Pace):
         return True
 
     def logged(self, tick: Tick) -> dict[str, float]:
-        """Return what a step needs to be taken again."""
         record = {"elapsed": tick.elapsed, "progress": tick.progress}
         return record | ({"near_end": tick.near_end} if tick.near_end else {})
 
-    def begin_step(self) -> None:
-        """Start to measure a step."""
+    def begin_step(self) -> float:
         self._step_started = now()
+        return super().begin_step()
 
     def end_step(self, state: State, tick: Tick) -> None:
         """Note the time of a step; the first one of a process, which takes longer, does not count.
@@ -113,47 +112,39 @@ class Clock(Pace):
         self._first = False
 
     def evaluation_is_due(self, state: State) -> bool:
-        """Return whether an evaluation is due and there is time for it."""
         done, first = state.times.progress, not state.evaluated_step
         if done >= 1 or (first and done >= KNOWN_BY):
             return True
         return super().evaluation_is_due(state) and not state.times.near_end
 
     def begin_evaluation(self) -> None:
-        """Start to measure an evaluation."""
         self._task_started = now()
 
     def end_evaluation(self, state: State) -> None:
-        """Keep the time of an evaluation."""
         state.times.evaluation = now() - self._task_started
 
     def checkpoint_is_due(self, state: State) -> bool:
-        """Return whether a checkpoint is due and there is time for it."""
         if not state.times.saving and state.times.progress >= KNOWN_BY:
             return self._saved_step != state.step
         return super().checkpoint_is_due(state) and not state.times.near_end
 
     def begin_saving(self, state: State) -> None:
-        """Start to measure a checkpoint, which says what is used when it is written."""
         self._task_started = now()
+        # What is used when the checkpoint is written.
         state.times.elapsed = self.elapsed() + state.times.saving
 
     def end_saving(self, state: State) -> None:
-        """Keep the time of a checkpoint."""
         if self._saved_step != state.step:  # else only the state was written again
             state.times.saving = now() - self._task_started
             self._saved_step = state.step
 
     def spent(self) -> dict[str, float]:
-        """Return the time that is used now."""
         return {"spent": self.elapsed()}
 
     def seconds_left(self, state: State, tokens_per_second: float) -> float:
-        """Return what is left of the budget."""
         return max(0.0, self.budget - self.elapsed())
 
     def summary(self) -> str:
-        """Return the time that was used of the budget."""
         return f" in {written(self.elapsed())} of a budget of {written(self.budget)}"
 
 

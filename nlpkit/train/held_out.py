@@ -46,8 +46,8 @@ class HeldOut:
         With a single process, None is returned if `stop` is raised during the evaluation.
 
         Args:
-            progress: is called with the numbers of finished batches and of all batches.
-            progress_of_run: the completed share of the run, for losses that depend on it.
+            progress: called with the numbers of finished batches and of all batches.
+            progress_of_run: the share of the run that is done, for losses that depend on it.
         """
         training.eval()
         objective = self.examples.objective
@@ -88,7 +88,6 @@ class HeldOut:
         return figures
 
     def _answers(self, index: int, predicted: list[Any]) -> list[Answer]:
-        """Return the predictions for the rows of a bin, each beside its label."""
         items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
         return cast(Task, self.examples.objective).answers(predicted, cast("list[Item]", items))
 
@@ -135,19 +134,13 @@ def in_words(figures: Mapping[str, Any]) -> str:
 
 @dataclass
 class Overfitting:
-    """Notices that the held-out loss rises while the training loss falls.
-
-    The losses are those since the run was started or resumed.
-    """
+    """Notices that the held-out loss rises while the training loss falls, since the run started."""
 
     losses: list[float] = field(default_factory=list)  # of the steps since the last evaluation
-    # (step, mean training loss before it, held-out loss) of the evaluations
-    evaluations: list[tuple[int, float, float]] = field(default_factory=list)
+    best: tuple[int, float, float] | None = None  # step, training loss before it, held-out loss
+    worse: int = 0  # evaluations since the best one
+    falls: bool = True  # whether the training loss was lower in all of these
     is_known: bool = False
-
-    def add(self, loss: float) -> None:
-        """Add the training loss of a step."""
-        self.losses.append(loss)
 
     def warning(self, step: int, held_out: float) -> str | None:
         """Add an evaluation; return a warning, once, if two in a row are worse than the best one.
@@ -156,17 +149,19 @@ class Overfitting:
         """
         if not self.losses:
             return None
-        self.evaluations.append((step, fmean(self.losses), held_out))
+        training = fmean(self.losses)
         self.losses.clear()
-        best = min(self.evaluations, key=lambda each: each[2])
-        since = self.evaluations[self.evaluations.index(best) + 1 :]
-        falls = all(training < best[1] for _, training, _ in since)
-        if self.is_known or len(since) < 2 or not falls:
+        if self.best is None or held_out < self.best[2]:
+            self.best, self.worse, self.falls = (step, training, held_out), 0, True
+            return None
+        since, before, lowest = self.best
+        self.worse, self.falls = self.worse + 1, self.falls and training < before
+        if self.is_known or self.worse < 2 or not self.falls:
             return None
         self.is_known = True
         return (
-            f"the held-out loss has risen since step {best[0]}, from {best[2]:.4f} to "
-            f"{held_out:.4f}, while the training loss fell from {best[1]:.4f} to "
-            f"{since[-1][1]:.4f}: the model learns its training data by heart. More data, "
-            "model.dropout or train.weight_decay help; train.patience stops such a run"
+            f"the held-out loss has risen since step {since}, from {lowest:.4f} to {held_out:.4f}, "
+            f"while the training loss fell from {before:.4f} to {training:.4f}: the model learns "
+            "its training data by heart. More data, model.dropout or train.weight_decay help; "
+            "train.patience stops such a run"
         )

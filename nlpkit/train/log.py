@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -33,11 +33,7 @@ TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes", "spent")
 
 
 class _ErrorTolerantStream(io.TextIOBase):
-    """A stream that ignores write errors.
-
-    A closed terminal, a broken pipe or a full disk must not end a run. The exit code of the run
-    does not depend on these errors.
-    """
+    """A stream without write errors: a closed terminal or a full disk must not end a run."""
 
     encoding = "utf-8"  # `nlpkit.cli` sets it for stderr
 
@@ -70,7 +66,7 @@ class Log:
         self._progress: Progress | None = None
         self._task = TaskID(0)  # of `_progress`
         self._last_line = 0.0
-        self._reading: float | None = None  # the last line about text, or its start
+        self._waits_since: float | None = None  # of `_info_rarely`
 
     def info(self, text: str) -> None:
         """Print one line, unless `-q` is given."""
@@ -99,7 +95,7 @@ class Log:
     def live(self, total: int | None, done: int, progress: float = 0.0) -> Iterator[None]:
         """Show progress from step `done` to `total` while open.
 
-        In a run with a budget, `total` is None, and the bar shows `progress`, the share done.
+        With a budget of time, `total` is None, and the bar shows `progress`, the share done.
         """
         if not self.console.is_terminal or self.verbosity < NORMAL:
             yield
@@ -129,7 +125,7 @@ class Log:
     ) -> None:
         """Show every step on a terminal, otherwise one step every `LINE_SECONDS`."""
         at = _of_total(step, total)
-        news = f"loss {loss:.4f}  {speed:,.0f} tokens/s  {_duration(left)} left"
+        news = f"loss {loss:.4f}  {speed:,.0f} tokens/s  {timedelta(seconds=round(left))} left"
         if self._progress is not None:
             self._progress.update(self._task, completed=progress, at=at, news=news)
         elif not self.console.is_terminal:
@@ -145,41 +141,29 @@ class Log:
             self._progress.update(self._task, news=f"evaluating, batch {done + 1}/{total}")
 
     def tokenizing(self, done: int, total: int) -> None:
-        """Show how many bytes of text are tokenised, one line every `LINE_SECONDS`."""
-        if self._is_long():
-            self.info(f"tokenised {done / 1e6:,.0f} of {total / 1e6:,.0f} MB of text")
+        """Show how many bytes of text are tokenised, if it takes long."""
+        self._info_rarely(f"tokenised {done / 1e6:,.0f} of {total / 1e6:,.0f} MB of text")
 
     def reading(self, texts: int) -> None:
-        """Show how many texts a tokenizer is trained on so far; lines as `tokenizing`."""
-        if self._is_long():
-            self.info(f"tokenizer: {texts:,} texts read")
-
-    def _is_long(self) -> bool:
-        """Return whether `LINE_SECONDS` are over since the first text, or since the last line."""
-        now = time.monotonic()
-        if self._reading is None:
-            self._reading = now
-        if now - self._reading < LINE_SECONDS:
-            return False
-        self._reading = now
-        return True
+        """Show how many texts a tokenizer is trained on so far, if it takes long."""
+        self._info_rarely(f"tokenizer: {texts:,} texts read")
 
     def scoring(self, done: int, total: int, what: str) -> None:
-        """Show how many of `what` are done, one line every `LINE_SECONDS`."""
+        """Show how many of `what` are done, if it takes long."""
+        self._info_rarely(f"scored {done:,} of {total:,} {what}")
+
+    def _info_rarely(self, text: str) -> None:
+        """Print a line when `LINE_SECONDS` are over since the first call, or since the last one."""
         now = time.monotonic()
-        if now - self._last_line >= LINE_SECONDS:
-            self._last_line = now
-            self.info(f"scored {done:,} of {total:,} {what}")
+        if self._waits_since is None:
+            self._waits_since = now
+        if now - self._waits_since >= LINE_SECONDS:
+            self._waits_since = now
+            self.info(text)
 
 
 def _of_total(step: int, total: int | None) -> str:
     return f"{step}/{total}" if total else str(step)
-
-
-def _duration(seconds: float) -> str:
-    minutes, remainder = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{remainder:02}" if hours else f"{minutes}:{remainder:02}"
 
 
 _DAMAGED = math.inf, 0.0  # after every step

@@ -77,10 +77,9 @@ def train(job: Job, state: State) -> State:
     ):
         # If the run was stopped during an evaluation, this evaluation comes first.
         _finish_step(job, state)
-        started = _begin_step(job)
-        for step in steps:
-            if state.is_over(settings):  # when it was resumed
-                break
+        while not state.is_over(settings):
+            started = job.pace.begin_step()
+            step = next(steps)
             taken = _take_step(job, state, step)
             if taken is None:
                 _save_and_stop(job, state)
@@ -90,20 +89,11 @@ def train(job: Job, state: State) -> State:
             rate = 0.9 * rate + 0.1 * speed if rate else speed
             state.step, state.tokens = record["step"], record["tokens"]
             state.position = step.after
-            job.overfitting.add(record["loss"])
+            job.overfitting.losses.append(record["loss"])
             job.pace.end_step(state, tick)
             _report(job, state, record, seconds, rate)
             _finish_step(job, state)
-            if state.is_over(settings):  # before another step is made
-                break
-            started = _begin_step(job)
     return state
-
-
-def _begin_step(job: Job) -> float:
-    """Return when a step begins: after evaluating and saving, with making its batches."""
-    job.pace.begin_step()
-    return time.perf_counter()
 
 
 def _steps(job: Job, state: State) -> Generator[Step, None, None]:
@@ -133,14 +123,12 @@ def _finish_step(job: Job, state: State) -> None:
 
 
 def _save(job: Job, state: State, improved: bool) -> None:
-    """Save a checkpoint of the last step."""
     job.pace.begin_saving(state)
     job.save(state, improved)
     job.pace.end_saving(state)
 
 
 def _save_and_stop(job: Job, state: State) -> NoReturn:
-    """Save the last complete step and end the program."""
     if not state.step:
         raise job.stop.ending("nothing was trained yet")
     _save(job, state, False)
@@ -152,10 +140,7 @@ def _saved_at(state: State) -> str:
 
 
 def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick] | None:
-    """Compute and apply one step; return its record and its tick.
-
-    Returns None if a signal came before the update.
-    """
+    """Compute and apply a step; return its record and tick, None if a signal came before."""
     settings, number = job.settings, state.step + 1
     num_targets, tokens, stopping, tick = _agree(job, state, step)
     if stopping:
@@ -194,11 +179,7 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick
 
 
 def _agree(job: Job, state: State, step: Step) -> tuple[dict[str, float], int, bool, Tick]:
-    """Return what holds for all processes of a step.
-
-    This is the number of targets by term, the number of tokens, whether one of them is told to
-    stop, and the tick of the first one's clock.
-    """
+    """Return what holds for all processes: targets by term, tokens, whether to stop, the tick."""
     terms = list(step.batches[0].num_targets)
     own = job.pace.tick(state) if job.accelerator.is_main_process else Tick()
     *counted, tokens, stopping, elapsed, done, near_end = reduced(
@@ -272,11 +253,7 @@ def _report(job: Job, state: State, record: dict[str, Any], seconds: float, rate
 
 
 def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
-    """Log the held-out figures and update the best value; return whether it has improved.
-
-    Raises:
-        DivergedError: the held-out loss is not finite.
-    """
+    """Log the held-out figures and update the best value; return whether it has improved."""
     improved = state.add_evaluation(figures, job.settings.best_by)
     if job.metrics:
         record = {"step": state.step, "tokens": state.tokens, "held_out": figures}

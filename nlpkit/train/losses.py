@@ -31,10 +31,10 @@ class LossSums:
             self.weights[name] = term.weight
             if term.of_text:
                 self.text_terms.add(name)
-            term_sum = _exact(term.loss_sum) if counted else 0.0
-            _add(self.terms, name, term_sum, term.num_targets if counted else 0)
-        for name, (total, number) in loss.parts.items():
-            _add(self.parts, name, _exact(total) if counted else 0.0, number if counted else 0)
+            values = (term.loss_sum, term.num_targets) if counted else (0.0, 0)
+            _add(self.terms, name, *values)
+        for name, part in loss.parts.items():
+            _add(self.parts, name, *(part if counted else (0.0, 0)))
 
     def reduce(self, accelerator: Accelerator) -> None:
         """Replace the sums by sums over all processes."""
@@ -70,29 +70,25 @@ class LossSums:
         return sum(float(total) for total, _ in terms), sum(number for _, number in terms)
 
 
-def _exact(total: float | Tensor) -> float | Tensor:
-    """Return a sum with 64 bits; MPS has none, and no tensor of it stays."""
-    if not isinstance(total, Tensor) or total.device.type == "mps":
-        return float(total)
-    return total.detach().double()
-
-
 def _add(
     sums: dict[str, tuple[float | Tensor, float]], name: str, total: float | Tensor, number: float
 ) -> None:
+    """Add to the sums with 64 bits; MPS has none, and no tensor of it stays."""
+    on_mps = isinstance(total, Tensor) and total.device.type == "mps"
+    exact = total.detach().double() if isinstance(total, Tensor) and not on_mps else float(total)
     before = sums.get(name, (0.0, 0.0))
-    sums[name] = before[0] + total, before[1] + number
+    sums[name] = before[0] + exact, before[1] + number
 
 
 def reduced(accelerator: Accelerator, values: Sequence[float | Tensor]) -> list[float]:
     """Return the sums of these numbers over all processes."""
-    known = [0.0 if isinstance(value, Tensor) else float(value) for value in values]
-    tensors = {place: each for place, each in enumerate(values) if isinstance(each, Tensor)}
+    tensors = [value for value in values if isinstance(value, Tensor)]
     if accelerator.num_processes == 1 and not tensors:
-        return known
-    flat = torch.tensor(known, dtype=torch.float64).to(accelerator.device)
-    for place, tensor in tensors.items():
-        flat[place] = tensor
+        return [float(value) for value in values]
+    # All are read from the device at once.
+    flat = torch.stack(
+        [torch.as_tensor(value, dtype=torch.float64, device=accelerator.device) for value in values]
+    )
     if accelerator.num_processes > 1:
         flat = accelerator.reduce(flat, "sum")
     return flat.tolist()

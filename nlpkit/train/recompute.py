@@ -17,26 +17,15 @@ from nlpkit.train.placement import layers
 
 
 def apply(model: nn.Module) -> None:
-    """Let the layers of `model` be computed again in backward.
-
-    Call it before the model is wrapped for several processes.
-
-    Raises:
-        UsageError: the model has no layers that can be computed again.
-    """
+    """Let the layers of `model` be computed again in backward; call it before it is wrapped."""
     check(model)
     for layer in layers(model):
         layer.forward = partial(_forward, layer, layer.forward)
 
 
-def can(model: nn.Module) -> bool:
-    """Return whether the model has layers that can be computed again."""
-    return bool(layers(model))
-
-
 def check(model: nn.Module) -> None:
     """Raise `UsageError` if no layer of the model can be computed again alone."""
-    if not can(model):
+    if not layers(model):
         raise UsageError(
             "train.gradient_checkpointing: the model has no layers that can be computed again one "
             "by one: torch computes all layers of a recurrent network in one call, and each step "

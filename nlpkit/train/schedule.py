@@ -35,10 +35,8 @@ def batches_per_epoch(stream: Stream) -> Fraction:
 def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
     """Return the settings with `steps`, `warmup_steps` and `decay_steps`.
 
-    `epochs` and `warmup_ratio` are None then. With a budget, steps are parts of the GRID.
-
-    The batches of `stream` are planned only if the length is given in epochs; raise `UsageError` if
-    these are too many.
+    With a budget, steps are parts of the GRID. The batches of `stream` are planned only if the
+    length is given in epochs; raise `UsageError` if these are too many.
     """
     steps = settings.steps if settings.budget is None else GRID
     if steps is None:

@@ -21,13 +21,9 @@ def scores(
     pairs: Sequence[Answer],
     warn: Callable[[str], None] = lambda _: None,
 ) -> dict[str, float | None]:
-    """Return the scores of (prediction, label) pairs, computed as `nlpkit score` does.
+    """Return the scores of (prediction, label) pairs by the names in `metrics`; see `score/named`.
 
     A score is None if it is undefined, such as the correlation with a constant.
-
-    Args:
-        metrics: names, with options after a colon: see `score/named.py`.
-        warn: is called with each warning of a score.
     """
     return {name: value for name, (value, _) in signed_scores(metrics, pairs, warn).items()}
 

@@ -58,16 +58,10 @@ def restore(
     weights: Mapping[str, Tensor],
     optimizer_state: Mapping[str, Tensor],
 ) -> None:
-    """Restore weights and the optimizers' state, bit for bit.
+    """Restore weights and the optimizers' state, bit for bit; raise `KeyError` if one is missing.
 
-    Parameters that the loss does not use, such as a head of another task, have no optimizer state.
-
-    Args:
-        weights: at least the trained parameters, by the names of `weights()`.
-        optimizer_state: tensors by the names of `optimizer_state()`.
-
-    Raises:
-        KeyError: a tensor is missing.
+    `weights` are at least the trained parameters. Those that the loss does not use, such as a head
+    of another task, have no optimizer state.
     """
     from torch.distributed.checkpoint.state_dict import (
         get_optimizer_state_dict,

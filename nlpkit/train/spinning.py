@@ -78,7 +78,6 @@ class Watch:
         self._noted = False
 
     def forever(self) -> None:
-        """Look at the machine again and again."""
         before = look()
         while before is not None:
             time.sleep(_SECONDS)

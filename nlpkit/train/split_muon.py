@@ -7,7 +7,7 @@ long as in float32, or more (docs/optimizers.md).
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,12 +35,8 @@ class SplitMuon(torch.optim.Muon):
             ours["params"] = each["params"]
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Take a step. All processes must take it together if parameters are sharded."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -58,12 +54,10 @@ class SplitMuon(torch.optim.Muon):
                 if placement.is_shard(parameter):
                     placement.fill(parameter, whole[0])
                     placement.fill(momentum, whole[2])
-        return loss
 
     def _update(
         self, group: dict[str, Any], matrix: Tensor, grad: Tensor, momentum: Tensor
     ) -> None:
-        """Take the step of one matrix."""
         lr, keep = group["lr"], group["momentum"]
         momentum.lerp_(grad, 1 - keep)
         update = grad.lerp(momentum, keep) if group["nesterov"] else momentum

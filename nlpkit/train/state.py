@@ -4,6 +4,7 @@
 """
 
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -120,8 +121,9 @@ class Pace:
     def __init__(self, settings: ResolvedTraining) -> None:
         self.settings = settings
 
-    def begin_step(self) -> None:
-        """Note that a step begins, with making its batches."""
+    def begin_step(self) -> float:
+        """Note that a step begins, with making its batches; return when."""
+        return time.perf_counter()
 
     def tick(self, state: State) -> Tick:
         """Return what holds for the step after `state`, which began with the last `begin_step`."""
@@ -136,7 +138,7 @@ class Pace:
         return False
 
     def logged(self, tick: Tick) -> dict[str, float]:
-        """Return what the record of a step says of its tick."""
+        """Return what the record of a step needs, so that it can be taken again."""
         return {}
 
     def end_step(self, state: State, tick: Tick) -> None:

@@ -84,13 +84,11 @@ class Trackers:
             self._try(name, partial(self._start, name, run))
 
     def log(self, record: Mapping[str, object]) -> None:
-        """Send a line of metrics.jsonl."""
         values, step = flatten(record), record["step"]
         for name, tracker in list(self._active.items()):
             self._try(name, partial(tracker.log, values, step=step))
 
     def finish(self) -> None:
-        """Send the remaining lines, and close the trackers."""
         for name, tracker in list(self._active.items()):
             self._try(name, tracker.finish)
         self._active = {}

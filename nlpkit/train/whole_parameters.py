@@ -1,6 +1,5 @@
 """Steps of an optimizer that needs whole parameters where FSDP has shards of them."""
 
-from collections.abc import Callable
 from typing import TypeVar, cast
 
 import torch
@@ -18,15 +17,11 @@ def on_whole_parameters(kind: type[T]) -> type[T]:
     take the step together.
     """
 
-    def step(self: T, closure: Callable[[], float] | None = None) -> float | None:
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self: T, closure: None = None) -> None:
         groups = [group["params"] for group in self.param_groups]
         if not any(placement.is_shard(parameter) for group in groups for parameter in group):
             kind.step(self)
-            return loss
+            return
         for group in self.param_groups:
             group["params"] = []
         for group, parameters in zip(self.param_groups, groups, strict=True):
@@ -43,6 +38,5 @@ def on_whole_parameters(kind: type[T]) -> type[T]:
             group["params"] = []
         for group, parameters in zip(self.param_groups, groups, strict=True):
             group["params"] = parameters
-        return loss
 
     return cast(type[T], type(kind.__name__, (kind,), {"step": torch.no_grad()(step)}))

@@ -15,7 +15,7 @@ def _warnings(evaluations: list[tuple[list[float], float]]) -> list[str | None]:
     seen, found = Overfitting(), []
     for number, (losses, held_out) in enumerate(evaluations, 1):
         for loss in losses:
-            seen.add(loss)
+            seen.losses.append(loss)
         found.append(seen.warning(10 * number, held_out))
     return found
 
