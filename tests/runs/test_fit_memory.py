@@ -11,6 +11,7 @@ from nlpkit.byte_sizes import parsed, written
 from nlpkit.contracts.batch import Batch
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.runs import fit_memory, trial
+from nlpkit.runs.planned import Planned
 from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
 from tests import _tiny
@@ -87,7 +88,7 @@ def test_the_largest_batch_that_fits_is_chosen(
     assert planning.describe(plan)["packing"]["tokens_per_batch"] == batch
 
 
-def _plan(path: Path, *sets: str) -> planning.Plan:
+def _plan(path: Path, *sets: str) -> Planned:
     resolved = recipe.load(str(path), [*STEP, *sets])
     return planning.make(resolved, path.parent / "none", "cpu", Log(QUIET))
 

@@ -20,6 +20,7 @@ from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.evaluate import source
 from nlpkit.plan import probe
 from nlpkit.runs import checks, fastest_precision
+from nlpkit.runs.planned import Planned
 from nlpkit.train import machine
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.split_muon import SplitMuon
@@ -307,7 +308,7 @@ def test_a_changed_rate_of_the_adamw_part_counts_after_resuming(tiny: Path, tmp_
 # --- plan ----------------------------------------------------------------------------------------
 
 
-def _plan(path: Path, *sets: str) -> planning.Plan:
+def _plan(path: Path, *sets: str) -> Planned:
     resolved = recipe.load(str(path), [*sets, f"out={json.dumps(str(path.parent / 'run'))}"])
     return planning.make(resolved, path.parent / "run", "cpu", Log(QUIET))
 

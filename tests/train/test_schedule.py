@@ -17,6 +17,7 @@ from nlpkit.data.loader import Stream
 from nlpkit.data.pack import Bins
 from nlpkit.errors import UsageError
 from nlpkit.report import history, page
+from nlpkit.runs.planned import Planned
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.schedule import batches_per_epoch, long_warmup, lr_factor, resolve_steps
 from nlpkit.train.settings import Config
@@ -118,7 +119,7 @@ def whole(task: Path) -> Path:
     return run
 
 
-def _plan(task: Path, *sets: str) -> planning.Plan:
+def _plan(task: Path, *sets: str) -> Planned:
     return planning.make(recipe.load(str(task), sets), task.parent / "none", "cpu", Log(QUIET))
 
 
