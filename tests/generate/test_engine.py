@@ -323,7 +323,7 @@ def _filled_without_cache(model, objective, parts, blanks) -> list[int]:
     segment[:soft] = 0
     context = torch.ones(size, dtype=torch.bool)
     context[soft + torch.tensor(holes)] = False
-    prompt = VOCAB + objective.prompts[0] * soft + torch.arange(soft)
+    prompt = torch.as_tensor(objective.soft[0])
     for hole in holes:
         # What is not filled yet may be anything: nothing before it sees it.
         ids = torch.tensor([token if token != unfilled else 11 for token in text])
