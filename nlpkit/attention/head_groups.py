@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from nlpkit.errors import Unsupported
 
@@ -19,19 +19,13 @@ if TYPE_CHECKING:
     from nlpkit.contracts.request import Heads
 
 
-class PrepareGroup(Protocol):
-    """`attention.prepare` with all but these arguments."""
-
-    def __call__(self, choice: AttentionChoice, heads: Heads, *, role: str) -> Attend:
-        """Return the attention of a group of heads."""
-
-
 def prepare(
-    choice: AttentionChoice, heads: Heads, role: str, prepare_group: PrepareGroup
+    choice: AttentionChoice, heads: Heads, role: str, prepare_group: Callable[..., Attend]
 ) -> tuple[Sequence[Attend], Callable[..., Tensor]]:
     """Return the attention of each group, and the function that runs them and joins their heads.
 
-    Each group has its own role in the cache.
+    `prepare_group` is `attention.prepare` with all but kind, heads and role: each group has a role
+    of its own in the cache.
 
     Raises:
         Unsupported: the number of heads is no multiple of the number of groups.

@@ -54,7 +54,8 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
 
     log = common.open_log()
     found = pairs.read_pairs(files) if judged.pairs else []
-    texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key)
+    texts = [sentence for pair in found for sentence in (pair.good, pair.bad)]
+    texts = texts or pairs.read_texts(files, common.text_key)
     likelihood, scores = _score(checkpoint, texts, common, log)
     path, method = str(likelihood.opened.path), likelihood.method
     result: dict[str, Any] = {"checkpoint": path, "method": method}

@@ -11,16 +11,6 @@ _MOST = 10  # of these errors
 _CORNER = "right \\ predicted"
 
 
-def find_classes(objective: Any) -> list[str]:
-    """Return the classes of a task that names one for each row; [] for other objectives.
-
-    Tagging has classes, too, but names one for each word.
-    """
-    labels: list[str] | None = objective.config.setting("labels")
-    of_words = objective.head_kind == "token_classification"
-    return [] if of_words else labels or []
-
-
 def count_confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
     """Return `labels` and `counts`, a row for each right class and a column for each predicted one.
 

@@ -98,8 +98,10 @@ class Evaluation:
 
     @property
     def classes(self) -> list[str]:
-        """The classes of a task that names one for each row."""
-        return confusion.find_classes(self.opened.objective)
+        """The classes of a task that names one for each row; [] for others, such as tagging."""
+        objective = self.opened.objective
+        of_words = objective.head_kind == "token_classification"
+        return [] if of_words else objective.config.setting("labels") or []
 
     def evaluate(
         self,

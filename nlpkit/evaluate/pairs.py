@@ -168,11 +168,6 @@ def score(
     return Scores(encoded, likelihood.compute_log_probs(encoded, done))
 
 
-def list_sentences(pairs: Sequence[Pair]) -> list[Sentence]:
-    """Return the sentences of the pairs, each good one before its bad one."""
-    return [sentence for pair in pairs for sentence in (pair.good, pair.bad)]
-
-
 def compute_figures(
     pairs: Sequence[Pair], scores: Scores, warn: Callable[[str], None]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:

@@ -126,9 +126,7 @@ class Shots:
         found = []
         for row, each in zip(rows, framed, strict=True):
             scores = [
-                _score(
-                    _check_known(next(values)[text.given :], row), neutral.get(answer, 0.0), kind
-                )
+                _score(next(values)[text.given :], neutral.get(answer, 0.0), kind, row)
                 for answer, text in zip(row.answers, each, strict=True)
             ]
             name = row.names[scores.index(max(scores))]
@@ -194,16 +192,11 @@ def _frame(prompt: Encoded, answer: Encoded) -> Encoded:
     return Encoded(ids, words, [], given=len(prompt.ids))
 
 
-def _check_known(log_probs: np.ndarray, row: Shown) -> np.ndarray:
-    """Return the values; raise `DataError` if the first token had no context."""
-    if np.isnan(log_probs).any():
+def _score(log_probs: np.ndarray, neutral: float, kind: str, row: Shown) -> float:
+    total = float(log_probs.sum())
+    if np.isnan(total):
         raise DataError(
             f"{row.place}: the prompt is empty, and this model has no token that could stand "
             "before a text"
         )
-    return log_probs
-
-
-def _score(log_probs: np.ndarray, neutral: float, kind: str) -> float:
-    total = float(log_probs.sum())
     return total / len(log_probs) if kind == "token" else total - neutral

@@ -36,7 +36,13 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     if request.device.type == "cpu" and request.dtype.itemsize == 2:
         shapes = {(length, keys) for length, keys, _ in runs}
         if len(shapes) > _FEW_SHAPES:
-            return _prepare_in_float32(request)
+            exact = prepare(replace(request, dtype=torch.float32))
+
+            @torch.autocast("cpu", enabled=False)
+            def attend_exactly(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                return exact(q.float(), k.float(), v.float()).to(request.dtype)
+
+            return attend_exactly
     sizes = [length * count for length, _, count in runs]
     key_sizes = [length * count for _, length, count in runs]
     masks = _make_masks(request, runs)
@@ -58,16 +64,6 @@ def prepare(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
             )
             outs.append(out.transpose(1, 2).reshape(length * count, heads, width))
         return torch.cat(outs)
-
-    return attend
-
-
-def _prepare_in_float32(request: Request) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    exact = prepare(replace(request, dtype=torch.float32))
-
-    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with torch.autocast("cpu", enabled=False):
-            return exact(q.float(), k.float(), v.float()).to(request.dtype)
 
     return attend
 

@@ -132,13 +132,14 @@ def attend_both_ways(
     q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int], least: float
 ) -> Tensor:
     """Return (N, H, D) from features (N, H, F) and values; a token sees its whole sequence."""
-    parts = []
-    for one, keys, values in zip(q.split(lengths), k.split(lengths), v.split(lengths), strict=True):
-        S = torch.einsum("nhf,nhd->hfd", keys, values)
-        norms = torch.einsum("nhf,hf->nh", one, keys.sum(0))
-        sums = torch.einsum("nhf,hfd->nhd", one, S)
-        parts.append(sums / norms.clamp(min=least)[..., None])
-    return torch.cat(parts)
+    states = zip(q.split(lengths), *sum_states(k, v, lengths), strict=True)
+    return torch.cat(
+        [
+            torch.einsum("nhf,hfd->nhd", one, S)
+            / torch.einsum("nhf,hf->nh", one, Z).clamp(min=least)[..., None]
+            for one, S, Z in states
+        ]
+    )
 
 
 def sum_states(k: Tensor, v: Tensor, lengths: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -34,9 +34,14 @@ def is_causal(config: SidesConfig) -> bool:
 
 def mask(config: SidesConfig, q: Tokens, k: Tokens) -> Tensor:
     """Return True where the query may see the key."""
-    return k["position"] <= q["position"] if is_causal(config) else see_all(q, k)
+    return see_left(config, q, k) if is_causal(config) else see_all(config, q, k)
 
 
-def see_all(q: Tokens, k: Tokens) -> Tensor:
+def see_left(config: FrozenConfig, q: Tokens, k: Tokens) -> Tensor:
+    """Return True where the key is not to the right of the query."""
+    return k["position"] <= q["position"]
+
+
+def see_all(config: FrozenConfig, q: Tokens, k: Tokens) -> Tensor:
     """Return True for every pair of query and key."""
     return (q.index == q.index) & (k.index == k.index)

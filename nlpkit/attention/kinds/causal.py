@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from nlpkit.attention.forms import sides
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.kind import Kernel, Tokens, Visibility
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from nlpkit.contracts.kind import Kernel, Visibility
 
 VISIBILITY: Visibility = "causal"
 KERNEL: Kernel = "causal"
 FIELDS = ("position",)
 COST = "N² / 2"
+mask = sides.see_left
 
 
 class Config(FrozenConfig):
     """Causal attention has no settings."""
-
-
-def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
-    """Return True where the key is not to the right of the query."""
-    return k["position"] <= q["position"]

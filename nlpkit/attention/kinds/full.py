@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from nlpkit.attention.forms import sides
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.kind import Kernel, Tokens, Visibility
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from nlpkit.contracts.kind import Kernel, Visibility
 
 VISIBILITY: Visibility = "bidirectional"
 KERNEL: Kernel = "full"
 COST = "N²"
+mask = sides.see_all
 
 
 class Config(FrozenConfig):
     """Full attention has no settings."""
-
-
-def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
-    """Return True for every pair of query and key."""
-    return sides.see_all(q, k)

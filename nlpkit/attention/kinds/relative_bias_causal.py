@@ -6,20 +6,18 @@ head and bucket of distances, added to the scores, the same in all layers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
-from nlpkit.attention.forms import buckets
+from nlpkit.attention.forms import buckets, sides
 from nlpkit.config import Size
-from nlpkit.contracts.kind import Tokens, Visibility
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from nlpkit.contracts.kind import Visibility
 
 VISIBILITY: Visibility = "causal"
 FIELDS = ("position",)
 COST = "N² / 2"
+mask = sides.see_left
 tensors, buffers, bias_index = buckets.tensors, buckets.buffers, buckets.bias_index
 
 
@@ -29,8 +27,3 @@ class Config(buckets.Buckets):
     BIDIRECTIONAL: ClassVar[bool] = False
 
     num_buckets: Size = Field(32, ge=4, description="distance buckets, all for keys to the left")
-
-
-def mask(config: Config, q: Tokens, k: Tokens) -> Tensor:
-    """Return True where the key is not to the right of the query."""
-    return k["position"] <= q["position"]
