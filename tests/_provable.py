@@ -9,7 +9,7 @@ from accelerate.state import AcceleratorState
 
 from nlpkit import recipe, selftest
 from nlpkit.objectives.several.combined import combine
-from nlpkit.selftest import of_examples, of_objective, of_run
+from nlpkit.selftest import batching, leaks, texts
 from nlpkit.selftest.subject import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -48,7 +48,7 @@ def write(folder: Path, *names: str) -> Path:
 
 
 # Half as many tokens of a piece are changed one by one as users have: a third of the time.
-FEW, ALL = 8, of_objective.SHORT
+FEW, ALL = 8, leaks.SHORT
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def of_recipe(path: Path, *sets: str, tokens: int = FEW) -> Iterator[Bench]:
     AcceleratorState._reset_state(reset_partial_state=True)
     resolved = recipe.load(str(path), sets)
     with (
-        mock.patch.object(of_objective, "SHORT", tokens),
+        mock.patch.object(leaks, "SHORT", tokens),
         selftest.bench(resolved, device="cpu", log=Log(QUIET), stop=StopFlag()) as made,
     ):
         yield made
@@ -94,15 +94,19 @@ def check_defects(path: Path, intact: type, cut: type) -> None:
     `intact` shows the target to the encoder; `cut` loses a token of the text.
     """
     with of_recipe(path) as bench:
-        for proof in (of_objective.no_leak, of_examples.unmasking, of_run.packed_is_alone):
+        for proof in (
+            leaks.find_leaks,
+            texts.check_unmasking,
+            batching.compare_packed,
+        ):
             passed, figure = proof(bench.subject)
             assert passed, figure
         use(bench, intact)
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert not passed
         assert "move with their own token" in figure
         use(bench, cut)
-        passed, figure = of_examples.unmasking(bench.subject)
+        passed, figure = texts.check_unmasking(bench.subject)
         assert not passed
         assert "is not in its example" in figure
 

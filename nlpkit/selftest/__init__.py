@@ -1,11 +1,10 @@
 """Tests a recipe's objective and model on this machine, in seconds.
 
-`of_objective`, `of_examples` and `of_labels` have the proofs of masks and losses, of examples, and
-of heads that do not predict tokens; `of_run` and `of_checkpoint` have the proofs of packs, batches,
-training loop and checkpoints. Optional methods of an objective allow more proofs
-(`contracts/objective.py`). The model is a smaller version of the recipe's; text, tokenizer,
-objective and attention backend are the recipe's. Only the token cache and a temporary directory are
-written.
+The proofs are in files by what they prove: the masks and losses of an objective, examples, labels
+that are no tokens, a run (packs, batches, the training loop), checkpoints. Optional methods of an
+objective allow more proofs (`contracts/objective.py`). The model is a smaller version of the
+recipe's; text, tokenizer, objective and attention backend are the recipe's. Only the token cache
+and a temporary directory are written.
 """
 
 import os
@@ -30,8 +29,14 @@ from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.registry import error_of_part
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.build import model_part
-from nlpkit.selftest import of_checkpoint, of_examples, of_labels, of_objective, of_run
-from nlpkit.selftest.of_objective import Verdict
+from nlpkit.selftest import (
+    batching,
+    leaks,
+    resuming,
+    texts,
+)
+from nlpkit.selftest.heads import Seen, look
+from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import (
     EVAL_EVERY,
     SAVE_EVERY,
@@ -41,7 +46,6 @@ from nlpkit.selftest.subject import (
     Subject,
     check,
 )
-from nlpkit.selftest.watching import Seen, look
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.placement import make_accelerator
@@ -138,16 +142,16 @@ def prove(bench: Bench) -> Iterator[Proof]:
     if isinstance(subject.objective, Task):  # examples are rows
         if subject.objective.predicts_text:
             proofs |= _list_target_proofs(subject)
-        proofs["packed = alone"] = lambda: of_run.sums_packed_are_alone(subject)
+        proofs["packed = alone"] = lambda: batching.compare_packed_sums(subject)
     elif isinstance(subject.objective, mixture.Objective):
         proofs |= _list_member_proofs(subject, subject.objective)
     else:
         proofs |= _list_text_proofs(subject)
-    proofs["batches"] = lambda: of_run.batches(bench)
-    proofs["accumulated = one"] = lambda: of_run.accumulate(bench)
+    proofs["batches"] = lambda: batching.check_batches(bench)
+    proofs["accumulated = one"] = lambda: batching.compare_gradients(bench)
     if not isinstance(subject.objective, Task):
-        proofs["saved = reopened"] = lambda: of_checkpoint.reopen(bench)
-    proofs["resumed = whole"] = lambda: of_checkpoint.resume(bench)
+        proofs["saved = reopened"] = lambda: resuming.reopen(bench)
+    proofs["resumed = whole"] = lambda: resuming.resume(bench)
     for name, proof in proofs.items():
         subject.check()
         start = time.perf_counter()
@@ -171,16 +175,16 @@ def _list_member_proofs(
         examples = Examples(corpus, member, subject.seed)
         of_member = _list_text_proofs(replace(subject, objective=member, examples=examples))
         proofs |= {f"{label}: {name}": proof for name, proof in of_member.items()}
-    proofs["members"] = lambda: of_examples.members(subject, mixed)
-    proofs["packed = alone"] = lambda: of_run.sums_packed_are_alone(subject)
+    proofs["members"] = lambda: texts.count_members(subject, mixed)
+    proofs["packed = alone"] = lambda: batching.compare_packed_sums(subject)
     return proofs
 
 
 def _list_target_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     return {
-        "noise floor": partial(of_objective.noise_floor, subject),
-        "no leak": partial(of_objective.no_leak, subject),
-        "no neighbour leak": partial(of_objective.no_neighbour_leak, subject),
+        "noise floor": partial(leaks.find_noise_floor, subject),
+        "no leak": partial(leaks.find_leaks, subject),
+        "no neighbour leak": partial(leaks.find_neighbour_leaks, subject),
     }
 
 
@@ -190,18 +194,18 @@ def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     has_words = seen is None or bool(seen.words)
     has_labels = seen is not None and bool(seen.given_labels)
     candidates: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
-        "noise floor": (has_words, of_objective.noise_floor),
-        "no leak": (has_words, of_objective.no_leak),
-        "no label leak": (has_labels, of_labels.label_leak),
-        "no neighbour leak": (True, of_objective.no_neighbour_leak),
-        "unmasking": (True, of_examples.unmasking),
-        "shown targets": (bool(subject.offering("shown")), of_examples.shown_targets),
-        "mates": (bool(subject.objective.mates), of_examples.mates),
+        "noise floor": (has_words, leaks.find_noise_floor),
+        "no leak": (has_words, leaks.find_leaks),
+        "no label leak": (has_labels, leaks.find_label_leaks),
+        "no neighbour leak": (True, leaks.find_neighbour_leaks),
+        "unmasking": (True, texts.check_unmasking),
+        "shown targets": (bool(subject.offering("shown")), texts.count_shown),
+        "mates": (bool(subject.objective.mates), texts.check_mates),
         "detection": (
             any(objective.detects for objective in subject.objectives),
-            of_examples.detection,
+            texts.check_detection,
         ),
-        "packed = alone": (True, of_run.packed_is_alone),
+        "packed = alone": (True, batching.compare_packed),
     }
     return {
         name: partial(proof, subject) for name, (applies, proof) in candidates.items() if applies

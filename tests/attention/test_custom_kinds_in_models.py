@@ -22,7 +22,7 @@ from nlpkit.models.gpt2.model import Model
 from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
-from nlpkit.selftest import of_objective
+from nlpkit.selftest import leaks
 from tests import _provable, _tiny
 
 CONSTANT = {
@@ -253,8 +253,8 @@ def test_adapters_of_another_kind_are_refused(run: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("defect", "proof"),
     [
-        ("sees later tokens", of_objective.no_leak),
-        ("sees other documents", of_objective.no_neighbour_leak),
+        ("sees later tokens", leaks.find_leaks),
+        ("sees other documents", leaks.find_neighbour_leaks),
     ],
 )
 def test_selftest_finds_a_defect_of_a_fast_form(

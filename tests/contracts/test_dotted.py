@@ -18,7 +18,7 @@ from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
-from nlpkit.selftest import of_objective
+from nlpkit.selftest import leaks
 from tests import _dotted, _tiny
 
 _OBJECTIVE = """
@@ -474,7 +474,7 @@ def test_error_of_a_part_is_a_failed_proof_and_the_others_go_on(
     capsys: pytest.CaptureFixture[str],
     always: bool,
 ) -> None:
-    monkeypatch.setattr(of_objective, "SHORT", 4)
+    monkeypatch.setattr(leaks, "SHORT", 4)
     source = _RAISES.replace(" | {}[WHERE]", "")
     source = source.replace("if torch.is_grad_enabled():", "if True:") if always else source
     file, path = _broken(tmp_path, monkeypatch, source)

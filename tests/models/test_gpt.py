@@ -18,7 +18,7 @@ from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.models.gpt import VOCABULARY, Config
 from nlpkit.models.gpt.model import Model
 from nlpkit.objectives import clm
-from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
+from nlpkit.selftest import batching, leaks, resuming, texts
 from nlpkit.train.optim import optimizers
 from tests import _provable, _tiny
 from tests._attention import attend_of
@@ -294,21 +294,25 @@ class Unshifted(clm.Objective):
 def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
     with _provable.of_recipe(_tiny.write(tmp_path, text=RECIPE, documents=60)) as bench:
         for proof in (
-            of_objective.no_leak,
-            of_objective.no_neighbour_leak,
-            of_examples.unmasking,
-            of_run.packed_is_alone,
+            leaks.find_leaks,
+            leaks.find_neighbour_leaks,
+            texts.check_unmasking,
+            batching.compare_packed,
         ):
             passed, figure = proof(bench.subject)
             assert passed, figure
-        for other in (of_run.batches, of_run.accumulate, of_checkpoint.reopen):
+        for other in (
+            batching.check_batches,
+            batching.compare_gradients,
+            resuming.reopen,
+        ):
             passed, figure = other(bench)
             assert passed, figure
         right = bench.subject.objective
         bench.subject.objective = Unshifted(
             right.config, bench.subject.tokenizer, bench.run.part.config
         )
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert not passed
         assert " 0 move with their own token" not in figure
 
@@ -316,9 +320,9 @@ def test_selftest_of_gpt_holds_and_finds_targets_in_sight(tmp_path) -> None:
 def test_selftest_of_a_mask_that_shows_the_next_token_is_a_leak(tmp_path, monkeypatch) -> None:
     path = _tiny.write(tmp_path, text=RECIPE, documents=60)
     with _provable.of_recipe(path, "attention.backend=reference") as bench:
-        assert of_objective.no_leak(bench.subject)[0]
+        assert leaks.find_leaks(bench.subject)[0]
         monkeypatch.setattr(causal, "mask", lambda config, q, k: k["position"] <= q["position"] + 1)
-        assert not of_objective.no_leak(bench.subject)[0]
+        assert not leaks.find_leaks(bench.subject)[0]
 
 
 def test_recipe_of_the_paper_has_the_papers_sizes() -> None:

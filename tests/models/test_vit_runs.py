@@ -29,7 +29,7 @@ from nlpkit.objectives.image_classification import Objective
 from nlpkit.plan import describe, draw_mask, make
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
-from nlpkit.selftest import of_run
+from nlpkit.selftest import batching
 from nlpkit.selftest.subject import Bench
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -342,19 +342,19 @@ class Loose(Objective):
 def test_selftest_finds_planted_defects(run: Path) -> None:
     with _bench(run) as bench:
         subject = bench.subject
-        assert of_run.sums_packed_are_alone(subject)[0]
-        assert of_run.accumulate(bench)[0]
-        assert of_run.batches(bench)[0]
+        assert batching.compare_packed_sums(subject)[0]
+        assert batching.compare_gradients(bench)[0]
+        assert batching.check_batches(bench)[0]
         subject.model.__class__ = Neighbour
-        assert not of_run.sums_packed_are_alone(subject)[0]
+        assert not batching.compare_packed_sums(subject)[0]
         subject.model.__class__ = Model
         subject.objective.__class__ = Lost
-        passed, figure = of_run.accumulate(bench)
+        passed, figure = batching.compare_gradients(bench)
         assert not passed
         assert "targets of classes are counted as" in figure
         subject.objective.__class__ = Loose
         subject.examples.augment = subject.objective.augment
-        passed, figure = of_run.batches(bench)
+        passed, figure = batching.check_batches(bench)
         assert (passed, figure) == (False, "a stream resumed in the middle has other batches")
 
 

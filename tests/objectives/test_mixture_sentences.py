@@ -14,7 +14,7 @@ from nlpkit.data.pack import collate
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.objectives import mixture
 from nlpkit.objectives.several.combined import Combined
-from nlpkit.selftest import of_examples, of_run
+from nlpkit.selftest import batching, texts
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
@@ -97,14 +97,14 @@ def test_selftest_proves_the_members_and_that_batches_are_as_planned(tmp_path: P
         recipe.load(str(path)), device="cpu", log=Log(QUIET), stop=StopFlag()
     ) as bench:
         mixed = bench.subject.objective
-        assert of_examples.members(bench.subject, mixed)[0]
+        assert texts.count_members(bench.subject, mixed)[0]
         proofs = selftest._list_member_proofs(bench.subject, mixed)
         found = {name: proofs[name]() for name in ("sop: unmasking", "mlm: unmasking")}
         assert all(passed for passed, _ in found.values()), found
-        assert of_run.batches(bench)[0]
+        assert batching.check_batches(bench)[0]
         examples: Examples = bench.subject.examples
         mixed.max_shrink = 0  # as if the plan were exact
-        passed, figure = of_run.batches(bench)
+        passed, figure = batching.check_batches(bench)
         assert not passed
         assert "was planned as" in figure
         assert len(examples) > 10

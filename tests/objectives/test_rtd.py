@@ -22,7 +22,7 @@ from nlpkit.models import electra
 from nlpkit.models.electra import model as electra_model
 from nlpkit.objectives import rtd
 from nlpkit.runs.open_checkpoint import open_checkpoint
-from nlpkit.selftest import of_examples, of_objective, of_run
+from nlpkit.selftest import batching, leaks, texts
 from tests import _provable, _tiny
 from tests._masked import bound, bound_of, document, examples, tokenizer
 from tests._tiny_tasks import rows_of, write_rows
@@ -377,19 +377,20 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
     ("broken", "proof", "said"),
     [
         pytest.param(
-            *(Uncovered, of_objective.no_leak, "move with their own token"), marks=pytest.mark.slow
+            *(Uncovered, leaks.find_leaks, "move with their own token"),
+            marks=pytest.mark.slow,
         ),
-        (Sampled, of_examples.detection, "with the wrong label"),
-        (Unread, of_examples.detection, "0 replaced"),
-        pytest.param(*(Chance, of_run.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow),
-        (Partial, of_run.accumulate, "targets of rtd are counted as"),
+        (Sampled, texts.check_detection, "with the wrong label"),
+        (Unread, texts.check_detection, "0 replaced"),
+        pytest.param(*(Chance, batching.compare_packed, "max |Δ| / loss"), marks=pytest.mark.slow),
+        (Partial, batching.compare_gradients, "targets of rtd are counted as"),
     ],
 )
 def test_selftest_finds_planted_defects(
     bench, monkeypatch: pytest.MonkeyPatch, broken, proof, said: str
 ) -> None:
-    given = bench if proof is of_run.accumulate else bench.subject
-    monkeypatch.setattr(of_examples, "COUNT", 40)
+    given = bench if proof is batching.compare_gradients else bench.subject
+    monkeypatch.setattr(texts, "COUNT", 40)
     _provable.use(bench, rtd.Objective)
     passed, figure = proof(given)
     assert passed, figure

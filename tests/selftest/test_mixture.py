@@ -9,7 +9,7 @@ import pytest
 
 from nlpkit import recipe, selftest
 from nlpkit.contracts.request import Request
-from nlpkit.selftest import of_examples, of_run
+from nlpkit.selftest import batching, texts
 from nlpkit.selftest.subject import Bench
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
@@ -61,14 +61,14 @@ def test_selftest_of_a_mixture_finds_the_one_member_that_leaks(
 def test_selftest_of_members_drawn_by_other_weights_is_found(tmp_path: Path) -> None:
     with _bench(tmp_path) as bench:
         mixed = bench.subject.objective
-        assert of_examples.members(bench.subject, mixed)[0]
+        assert texts.count_members(bench.subject, mixed)[0]
         drawn, mixed.shares = mixed.shares, np.full(4, 0.25)
         made = mixed.example
         mixed.example = lambda *given: made(*given)
-        examples = list(bench.subject.noises(of_examples.COUNT, 20, 17))
+        examples = list(bench.subject.noises(texts.COUNT, 20, 17))
         mixed.shares = drawn
         bench.subject.noises = lambda *_: iter(examples)
-        passed, figure = of_examples.members(bench.subject, mixed)
+        passed, figure = texts.count_members(bench.subject, mixed)
     assert not passed, figure
     assert "left 2" in figure
 
@@ -78,7 +78,7 @@ def test_selftest_of_a_mask_that_forgets_documents_is_found_in_a_mixed_pack(
 ) -> None:
     with _bench(tmp_path) as bench:
         bench.subject.model.backend = "reference"
-        assert of_run.sums_packed_are_alone(bench.subject)[0]
+        assert batching.compare_packed_sums(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
-        passed, figure = of_run.sums_packed_are_alone(bench.subject)
+        passed, figure = batching.compare_packed_sums(bench.subject)
     assert not passed, figure

@@ -11,7 +11,7 @@ import pytest
 from nlpkit import selftest
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mlm, nsp, sop, span, wwm
-from nlpkit.selftest import of_examples, of_labels, of_objective
+from nlpkit.selftest import leaks, texts
 from nlpkit.selftest.subject import Bench
 from tests import _provable, _tiny
 from tests._masked import SENTENCES
@@ -52,8 +52,12 @@ def _bench(folder: Path, *names: str, tokens: int = _provable.FEW) -> Iterator[B
 def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> None:
     with _bench(tmp_path, *names) as bench:
         subject = bench.subject
-        proofs = [of_examples.unmasking, of_examples.shown_targets, of_objective.no_neighbour_leak]
-        proofs += [of_examples.mates] if "nsp" in names else []
+        proofs = [
+            texts.check_unmasking,
+            texts.count_shown,
+            leaks.find_neighbour_leaks,
+        ]
+        proofs += [texts.check_mates] if "nsp" in names else []
         for proof in proofs:
             passed, figure = proof(subject)
             assert passed, figure
@@ -145,17 +149,24 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 @pytest.mark.parametrize(
     ("broken", "proof", "said"),
     [
-        (Corrupting, of_examples.unmasking, "is not in its example"),
+        (Corrupting, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            *(Special, of_examples.shown_targets, "have a special token instead"),
+            *(Special, texts.count_shown, "have a special token instead"),
             marks=pytest.mark.slow,
         ),
-        pytest.param(*(Kept, of_examples.shown_targets, "100.00% of"), marks=pytest.mark.slow),
-        (Beside, of_examples.shown_targets, "expected 20.00%"),
-        (SameDocument, of_examples.mates, "0 of 200 examples have text of another document"),
-        (Guessed, of_examples.unmasking, "is not in its example"),
+        pytest.param(*(Kept, texts.count_shown, "100.00% of"), marks=pytest.mark.slow),
+        (Beside, texts.count_shown, "expected 20.00%"),
+        (
+            SameDocument,
+            texts.check_mates,
+            "0 of 200 examples have text of another document",
+        ),
+        (Guessed, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            Short, of_labels.label_leak, "something other than the text", marks=pytest.mark.slow
+            Short,
+            leaks.find_label_leaks,
+            "something other than the text",
+            marks=pytest.mark.slow,
         ),
     ],
 )

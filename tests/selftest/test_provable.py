@@ -17,9 +17,9 @@ from nlpkit.contracts.batch import IGNORE, Loss, Marked, Term
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.request import Request
 from nlpkit.objectives import plm, reorder
-from nlpkit.selftest import of_examples, of_labels, of_objective, of_run
+from nlpkit.selftest import batching, leaks, texts
+from nlpkit.selftest.heads import look
 from nlpkit.selftest.subject import Bench, _shorten
-from nlpkit.selftest.watching import look
 from tests import _provable
 from tests.parts import (
     proofs_electra,
@@ -260,72 +260,85 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
 @pytest.mark.parametrize(
     ("broken", "proof", "said"),
     [
-        (Visible, of_objective.no_leak, "move with their own token"),
-        (Unsaid, of_objective.no_leak, "no token of the text is a hidden target"),
+        (Visible, leaks.find_leaks, "move with their own token"),
+        (Unsaid, leaks.find_leaks, "no token of the text is a hidden target"),
         pytest.param(
-            Unsaid, of_objective.noise_floor, "all show a word by design", marks=pytest.mark.slow
-        ),
-        (Unsaid, of_examples.shown_targets, "100.00% of"),
-        (Shifted, of_examples.unmasking, "is not in its example"),
-        pytest.param(
-            *(Special, of_examples.shown_targets, "have a special token instead"),
+            Unsaid,
+            leaks.find_noise_floor,
+            "all show a word by design",
             marks=pytest.mark.slow,
         ),
-        (Often, of_examples.shown_targets, "10.00% ±"),
+        (Unsaid, texts.count_shown, "100.00% of"),
+        (Shifted, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            *(Same, of_examples.mates, "0 of 200 examples have text of another document"),
+            *(Special, texts.count_shown, "have a special token instead"),
             marks=pytest.mark.slow,
         ),
-        (Same, of_examples.unmasking, None),
+        (Often, texts.count_shown, "10.00% ±"),
         pytest.param(
-            *(Told, of_labels.label_leak, "something other than the text"), marks=pytest.mark.slow
+            *(Same, texts.check_mates, "0 of 200 examples have text of another document"),
+            marks=pytest.mark.slow,
         ),
-        (Guessed, of_examples.mates, "no label tells them"),
-        (Withheld, of_objective.no_leak, "give the objective a method `shown(example)` that"),
+        (Same, texts.check_unmasking, None),
+        pytest.param(
+            *(Told, leaks.find_label_leaks, "something other than the text"),
+            marks=pytest.mark.slow,
+        ),
+        (Guessed, texts.check_mates, "no label tells them"),
+        (
+            Withheld,
+            leaks.find_leaks,
+            "give the objective a method `shown(example)` that",
+        ),
         pytest.param(
             Withheld,
-            of_objective.noise_floor,
+            leaks.find_noise_floor,
             "returns (T,) bool, True for these targets",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(Uncovered, of_objective.no_leak, "move with their own token"), marks=pytest.mark.slow
+            *(Uncovered, leaks.find_leaks, "move with their own token"),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             Uncovered,
-            of_objective.noise_floor,
+            leaks.find_noise_floor,
             "below the minimum without a leak",
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(Sampled, of_examples.detection, "with the wrong label"), marks=pytest.mark.slow
-        ),
-        pytest.param(*(Unread, of_examples.detection, "0 replaced"), marks=pytest.mark.slow),
-        pytest.param(*(Chance, of_run.packed_is_alone, "max |Δ| / loss"), marks=pytest.mark.slow),
-        (Unordered, of_examples.unmasking, "is not in its example"),
-        pytest.param(
-            *(Intact, of_objective.no_leak, "move with their own token"), marks=pytest.mark.slow
-        ),
-        pytest.param(
-            *(Cut, of_examples.unmasking, "`unmask(example)`, which returns the example"),
+            *(Sampled, texts.check_detection, "with the wrong label"),
             marks=pytest.mark.slow,
         ),
-        (Drawn, of_examples.detection, "with the wrong label"),
+        pytest.param(*(Unread, texts.check_detection, "0 replaced"), marks=pytest.mark.slow),
+        pytest.param(*(Chance, batching.compare_packed, "max |Δ| / loss"), marks=pytest.mark.slow),
+        (Unordered, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            *(Silent, of_examples.detection, "with the wrong label"), marks=pytest.mark.slow
+            *(Intact, leaks.find_leaks, "move with their own token"),
+            marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(Kept, of_labels.label_leak, "something other than the text"), marks=pytest.mark.slow
+            *(Cut, texts.check_unmasking, "`unmask(example)`, which returns the example"),
+            marks=pytest.mark.slow,
         ),
-        (Inverse, of_examples.unmasking, "is not in its example"),
+        (Drawn, texts.check_detection, "with the wrong label"),
+        pytest.param(
+            *(Silent, texts.check_detection, "with the wrong label"),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(Kept, leaks.find_label_leaks, "something other than the text"),
+            marks=pytest.mark.slow,
+        ),
+        (Inverse, texts.check_unmasking, "is not in its example"),
     ],
 )
 def test_selftest_of_a_broken_objective_fails(
     shared_bench: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch, broken, proof, said
 ) -> None:
     if broken is Kept:  # learned at once
-        monkeypatch.setattr(of_objective, "NOISE_STEPS", 100)
-        monkeypatch.setattr(of_objective, "NOISE_LAST", 30)
+        monkeypatch.setattr(leaks, "NOISE_STEPS", 100)
+        monkeypatch.setattr(leaks, "NOISE_LAST", 30)
     bench = shared_bench(re.split(r"[._]", broken.__base__.__module__)[-1])
     right = bench.subject.objective
     try:
@@ -356,9 +369,9 @@ def test_selftest_of_streams_that_see_too_much_is_a_leak(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mask
 ) -> None:
     with _provable.bench(tmp_path, "plm") as bench:
-        assert of_objective.no_leak(bench.subject)[0]
+        assert leaks.find_leaks(bench.subject)[0]
         monkeypatch.setattr(relative, "mask", mask)
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
     assert not passed, figure
 
 
@@ -375,11 +388,11 @@ def test_selftest_of_a_mask_that_forgets_documents_is_found_by_every_head(
 ) -> None:
     with _provable.bench(tmp_path, *objectives) as bench:
         _provable.by_reference(bench)
-        assert of_objective.no_neighbour_leak(bench.subject)[0]
-        assert of_run.packed_is_alone(bench.subject)[0]
+        assert leaks.find_neighbour_leaks(bench.subject)[0]
+        assert batching.compare_packed(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
-        assert not of_objective.no_neighbour_leak(bench.subject)[0]
-        assert not of_run.packed_is_alone(bench.subject)[0]
+        assert not leaks.find_neighbour_leaks(bench.subject)[0]
+        assert not batching.compare_packed(bench.subject)[0]
 
 
 class Shared(proofs_mlm.Objective):
@@ -405,9 +418,9 @@ def test_selftest_of_a_second_term_divided_by_the_firsts_count_is_found(
     tmp_path: Path, broken, said: str
 ) -> None:
     with _provable.bench(tmp_path, "nsp", "mlm") as bench:
-        assert of_run.accumulate(bench)[0]
+        assert batching.compare_gradients(bench)[0]
         _provable.use(bench, proofs_nsp.Objective, broken)
-        passed, figure = of_run.accumulate(bench)
+        passed, figure = batching.compare_gradients(bench)
     assert not passed
     assert said in figure
 
@@ -452,11 +465,15 @@ def test_selftest_follows_a_held_out_loss_that_runs_the_model_on_other_tokens(
 ) -> None:
     with _provable.bench(tmp_path, "twice") as bench:
         subject = bench.subject
-        proofs = (of_objective.no_leak, of_run.packed_is_alone, of_examples.shown_targets)
+        proofs = (
+            leaks.find_leaks,
+            batching.compare_packed,
+            texts.count_shown,
+        )
         for passed, figure in (proof(subject) for proof in proofs):
             assert passed, figure
         _provable.use(bench, Copying)
-        passed, figure = of_objective.no_leak(subject)
+        passed, figure = leaks.find_leaks(subject)
         assert not passed
         assert "move with their own token" in figure
 
@@ -470,7 +487,7 @@ def test_selftest_gives_made_up_and_changed_sources_their_marks(tmp_path: Path) 
         changed = subject.changed(noise, 3)
         assert np.flatnonzero(changed.ids != noise.ids).tolist() == [3]
         assert np.array_equal(changed.piece.marks, noise.piece.marks)
-        assert of_examples.shown_targets(subject)[0]
+        assert texts.count_shown(subject)[0]
 
 
 def test_cut_of_a_pair_of_texts_has_some_of_both() -> None:

@@ -9,7 +9,7 @@ import torch
 from nlpkit.models.layers import recurrent
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.seq2seq.decoder import Memory
-from nlpkit.selftest import of_objective, of_run
+from nlpkit.selftest import batching, leaks
 from tests import _provable, _tiny
 
 LANGUAGE_MODEL = """\
@@ -55,23 +55,23 @@ run = recurrent.run
 
 def test_states_that_are_not_reset_are_seen(recipe, monkeypatch) -> None:
     with _provable.of_recipe(recipe) as bench:
-        for proof in (of_objective.no_neighbour_leak, of_run.packed_is_alone):
+        for proof in (leaks.find_neighbour_leaks, batching.compare_packed):
             passed, figure = proof(bench.subject)
             assert passed, figure
         monkeypatch.setattr(recurrent, "run", _of_pack)
-        passed, figure = of_objective.no_neighbour_leak(bench.subject)
+        passed, figure = leaks.find_neighbour_leaks(bench.subject)
         assert not passed, figure
         assert "times another one moved" in figure
-        passed, figure = of_run.packed_is_alone(bench.subject)
+        passed, figure = batching.compare_packed(bench.subject)
         assert not passed, figure
 
 
 def test_direction_from_the_right_is_seen_as_a_leak(recipe, monkeypatch) -> None:
     with _provable.of_recipe(recipe) as bench:
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert passed, figure
         monkeypatch.setattr(recurrent, "run", _from_the_right)
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert not passed, figure
 
 
@@ -82,7 +82,7 @@ def test_attention_to_the_neighbours_source_is_seen(tmp_path, monkeypatch) -> No
         (tmp_path / f"{other}.txt").write_text(text, "utf-8")
         path.write_text(path.read_text("utf-8").replace(mark, str(tmp_path / f"{other}.txt")))
     with _provable.of_recipe(path) as bench:
-        passed, figure = of_run.sums_packed_are_alone(bench.subject)
+        passed, figure = batching.compare_packed_sums(bench.subject)
         assert passed, figure
         plain = Memory.of.__func__
 
@@ -91,5 +91,5 @@ def test_attention_to_the_neighbours_source_is_seen(tmp_path, monkeypatch) -> No
             return plain(cls, [values[i] for i in shift], [keys[i] for i in shift])
 
         monkeypatch.setattr(Memory, "of", classmethod(rolled))
-        passed, figure = of_run.sums_packed_are_alone(bench.subject)
+        passed, figure = batching.compare_packed_sums(bench.subject)
         assert not passed, figure

@@ -12,7 +12,7 @@ from nlpkit.attention.kinds import causal
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Request
 from nlpkit.objectives import scheduled_sampling, seq2seq
-from nlpkit.selftest import of_objective
+from nlpkit.selftest import leaks
 from nlpkit.selftest.subject import Bench, _is_text
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from tests import _provable, _tiny_tasks
@@ -120,7 +120,7 @@ def test_selftest_of_rows_of_recurrent_models_holds(tmp_path: Path, objective: s
     with _provable.of_recipe(path) as bench:
         sampled = isinstance(bench.subject.objective, scheduled_sampling.Objective)
         assert sampled == ("scheduled" in objective)
-        for proof in (of_objective.no_leak, of_objective.no_neighbour_leak):
+        for proof in (leaks.find_leaks, leaks.find_neighbour_leaks):
             passed, figure = proof(bench.subject)
             assert passed, figure
 
@@ -128,7 +128,7 @@ def test_selftest_of_rows_of_recurrent_models_holds(tmp_path: Path, objective: s
 @pytest.mark.parametrize("broken", [Unshifted, Late, Told])
 def test_selftest_of_a_target_in_sight_is_a_leak(bench: Bench, broken) -> None:
     _provable.use(bench, broken)
-    passed, figure = of_objective.no_leak(bench.subject)
+    passed, figure = leaks.find_leaks(bench.subject)
     assert not passed, figure
     assert "move with their own token" in figure
 
@@ -143,8 +143,8 @@ def test_selftest_of_a_learned_leak_is_below_the_noise(
 ) -> None:
     _provable.use(bench, broken)
     if mask is None:  # learned at once
-        monkeypatch.setattr(of_objective, "NOISE_STEPS", 100)
-        monkeypatch.setattr(of_objective, "NOISE_LAST", 30)
+        monkeypatch.setattr(leaks, "NOISE_STEPS", 100)
+        monkeypatch.setattr(leaks, "NOISE_LAST", 30)
     else:
         right = bench.subject.fresh
 
@@ -155,7 +155,7 @@ def test_selftest_of_a_learned_leak_is_below_the_noise(
 
         monkeypatch.setattr(bench.subject, "fresh", fresh)
         monkeypatch.setattr(causal, "mask", mask)
-    passed, figure = of_objective.noise_floor(bench.subject)
+    passed, figure = leaks.find_noise_floor(bench.subject)
     assert not passed, figure
     assert "below the minimum without a leak" in figure
 
@@ -165,7 +165,7 @@ def test_selftest_of_a_decoder_that_sees_later_targets_is_a_leak(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, mask
 ) -> None:
     monkeypatch.setattr(causal, "mask", mask)
-    passed, figure = of_objective.no_leak(bench.subject)
+    passed, figure = leaks.find_leaks(bench.subject)
     assert not passed, figure
     assert "targets, 0 move" not in figure  # or through the state of a later target
 
@@ -175,7 +175,7 @@ def test_selftest_of_a_target_that_sees_another_row_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, boundaries
 ) -> None:
     monkeypatch.setattr(Request, "visible", boundaries)
-    passed, figure = of_objective.no_neighbour_leak(bench.subject)
+    passed, figure = leaks.find_neighbour_leaks(bench.subject)
     assert not passed, figure
     assert "times another one moved" in figure
 
@@ -239,13 +239,13 @@ def test_selftest_of_rows_of_one_text_proves_all(tmp_path: Path) -> None:
 
 def test_selftest_of_rows_of_one_text_finds_the_targets_at_its_end(tmp_path: Path) -> None:
     with _provable.of_recipe(_chats(tmp_path)) as bench:
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert passed, figure
         _provable.use(bench, Peeking)
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert not passed
         assert "move with their own token" in figure
         _provable.use(bench, Ends)
-        passed, figure = of_objective.no_leak(bench.subject)
+        passed, figure = leaks.find_leaks(bench.subject)
         assert not passed
         assert "give what is predicted a text of its own" in figure

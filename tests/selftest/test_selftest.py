@@ -24,7 +24,7 @@ from nlpkit.contracts.request import Request
 from nlpkit.data import loader, pack
 from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Objective
-from nlpkit.selftest import of_checkpoint, of_examples, of_objective, of_run
+from nlpkit.selftest import batching, leaks, resuming, texts
 from nlpkit.selftest.subject import STEPS, Bench
 from nlpkit.train import snapshot
 from nlpkit.train.state import State
@@ -155,8 +155,8 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
     room.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(room))
     monkeypatch.chdir(room)
-    monkeypatch.setattr(of_objective, "SHORT", _provable.FEW)
-    monkeypatch.setattr(of_objective, "NOISE_STEPS", 200)
+    monkeypatch.setattr(leaks, "SHORT", _provable.FEW)
+    monkeypatch.setattr(leaks, "NOISE_STEPS", 200)
     # A small vocabulary: the unknown tokens are warned of once, however many runs are made.
     assert _run_selftest(tmp_path, "--set", "tokenizer.vocab_size=40") == 0
     out, err = capsys.readouterr()
@@ -173,10 +173,10 @@ def test_selftest_of_a_sound_recipe_proves_everything_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("broken", "proof"),
     [
-        (Unshifted, of_objective.no_leak),
-        (Uncovered, of_objective.no_leak),
-        pytest.param(Unshifted, of_objective.noise_floor, marks=pytest.mark.slow),
-        pytest.param(Uncovered, of_objective.noise_floor, marks=pytest.mark.slow),
+        (Unshifted, leaks.find_leaks),
+        (Uncovered, leaks.find_leaks),
+        pytest.param(Unshifted, leaks.find_noise_floor, marks=pytest.mark.slow),
+        pytest.param(Uncovered, leaks.find_noise_floor, marks=pytest.mark.slow),
     ],
 )
 def test_selftest_of_targets_in_sight_is_a_leak(
@@ -184,8 +184,8 @@ def test_selftest_of_targets_in_sight_is_a_leak(
 ) -> None:
     _use(shared, broken)
     if broken is Unshifted:  # learned at once
-        monkeypatch.setattr(of_objective, "NOISE_STEPS", 100)
-        monkeypatch.setattr(of_objective, "NOISE_LAST", 30)
+        monkeypatch.setattr(leaks, "NOISE_STEPS", 100)
+        monkeypatch.setattr(leaks, "NOISE_LAST", 30)
     passed, figure = proof(shared.subject)
     assert not passed, figure
     assert "leak" in figure or "move with their own token" in figure
@@ -196,9 +196,9 @@ def test_selftest_of_a_model_that_gives_nan_proves_nothing(
 ) -> None:
     with torch.no_grad():
         shared.subject.model.norm.weight.fill_(torch.nan)
-    assert not of_objective.no_leak(shared.subject)[0]
-    assert not of_objective.no_neighbour_leak(shared.subject)[0]
-    assert not of_run.packed_is_alone(shared.subject)[0]
+    assert not leaks.find_leaks(shared.subject)[0]
+    assert not leaks.find_neighbour_leaks(shared.subject)[0]
+    assert not batching.compare_packed(shared.subject)[0]
     right = shared.subject.fresh
 
     def fresh():
@@ -207,9 +207,9 @@ def test_selftest_of_a_model_that_gives_nan_proves_nothing(
         return model
 
     shared.subject.fresh = fresh
-    monkeypatch.setattr(of_objective, "NOISE_STEPS", 3)  # no more of them end the NaN
-    monkeypatch.setattr(of_objective, "NOISE_LAST", 2)
-    assert not of_objective.noise_floor(shared.subject)[0]
+    monkeypatch.setattr(leaks, "NOISE_STEPS", 3)  # no more of them end the NaN
+    monkeypatch.setattr(leaks, "NOISE_LAST", 2)
+    assert not leaks.find_noise_floor(shared.subject)[0]
 
 
 def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
@@ -218,7 +218,7 @@ def test_selftest_of_a_mask_that_shows_everything_is_a_leak(
     monkeypatch.setattr(
         kind, "mask", lambda config, q, k: (q.index == q.index) & (k.index == k.index)
     )
-    passed, figure = of_objective.no_leak(shared.subject)
+    passed, figure = leaks.find_leaks(shared.subject)
     assert not passed
     assert " 0 move with their own" not in figure
 
@@ -231,15 +231,15 @@ def test_selftest_of_a_mask_that_shows_only_later_targets_is_a_leak(
         return k["context"] | (~q["context"] & (near <= 2) & (near != 1))
 
     monkeypatch.setattr(kind, "mask", mask)
-    assert not of_objective.no_leak(shared.subject)[0]
+    assert not leaks.find_leaks(shared.subject)[0]
 
 
 def test_dependence_in_a_ring_is_told_from_an_order() -> None:
     # 0 on 1, 1 on 2: an order. With 2 on 0 a ring; 3, on the ring, has no order either.
     order = torch.tensor([[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0], [1, 0, 0, 0]]).bool()
-    assert of_objective._count_in_cycles(order) == 0
+    assert leaks._count_in_cycles(order) == 0
     order[2, 0] = True
-    assert of_objective._count_in_cycles(order) == 4
+    assert leaks._count_in_cycles(order) == 4
 
 
 def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
@@ -247,36 +247,36 @@ def test_selftest_of_a_mask_that_forgets_documents_is_a_neighbour_leak(
 ) -> None:
     with _bench(tmp_path) as bench:
         _provable.by_reference(bench)
-        assert of_objective.no_neighbour_leak(bench.subject)[0]
-        assert of_run.packed_is_alone(bench.subject)[0]
+        assert leaks.find_neighbour_leaks(bench.subject)[0]
+        assert batching.compare_packed(bench.subject)[0]
         monkeypatch.setattr(Request, "visible", lambda self, q, k: self.mask(q, k))
-        passed, figure = of_objective.no_neighbour_leak(bench.subject)
+        passed, figure = leaks.find_neighbour_leaks(bench.subject)
         assert not passed, figure
-        passed, figure = of_run.packed_is_alone(bench.subject)
+        passed, figure = batching.compare_packed(bench.subject)
         assert not passed, figure
 
 
 @pytest.mark.parametrize("broken", [Late, Forgetful])
 def test_selftest_of_an_example_without_its_text_is_found(shared: Bench, broken) -> None:
-    assert of_examples.unmasking(shared.subject)[0]
+    assert texts.check_unmasking(shared.subject)[0]
     _use(shared, broken)
-    assert not of_examples.unmasking(shared.subject)[0]
+    assert not texts.check_unmasking(shared.subject)[0]
 
 
 def test_unmasking_puts_back_a_last_target_that_is_not_learned() -> None:
     # The piece 5 3 6 3, where 3 is <unk>: the last one is no input, and has no label.
     subject = SimpleNamespace(objective=SimpleNamespace(unlearned_id=3), offering=lambda name: [])
     example = {"input_ids": np.array([5, 3, 6]), "labels": np.array([IGNORE, 6, IGNORE])}
-    found = [each["input_ids"].tolist() for each in of_examples.unmask(subject, example)]
+    found = [each["input_ids"].tolist() for each in texts.unmask(subject, example)]
     assert [5, 3, 6, 3] in found
     subject.objective.unlearned_id = None
-    found = [each["input_ids"].tolist() for each in of_examples.unmask(subject, example)]
+    found = [each["input_ids"].tolist() for each in texts.unmask(subject, example)]
     assert [5, 3, 6, 3] not in found
 
 
 def test_selftest_of_an_objective_with_global_randomness_is_found(shared: Bench) -> None:
     _use(shared, Global)
-    passed, figure = of_run.batches(shared)
+    passed, figure = batching.check_batches(shared)
     assert not passed
     assert "other batches" in figure
 
@@ -300,7 +300,7 @@ def test_selftest_of_a_packer_that_drops_or_repeats_is_found(
         return spoil(pack.plan_bins(*arguments, **options))
 
     monkeypatch.setattr(loader, "plan_bins", plan_bins)
-    passed, figure = of_run.batches(shared)
+    passed, figure = batching.check_batches(shared)
     assert not passed
     assert "every piece exactly once" in figure
 
@@ -311,16 +311,16 @@ def test_selftest_of_examples_longer_than_planned_is_found(shared: Bench) -> Non
     shared.subject.examples = loader.Examples(
         examples.corpus, shared.subject.objective, examples.seed
     )
-    passed, figure = of_run.batches(shared)
+    passed, figure = batching.check_batches(shared)
     assert not passed
     assert "was planned as" in figure or "over 256" in figure
 
 
 @pytest.mark.parametrize(("broken", "figure"), [(Mean, "differ by"), (Miscounted, "counted as")])
 def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, figure) -> None:
-    assert of_run.accumulate(bench)[0]
+    assert batching.compare_gradients(bench)[0]
     _use(bench, broken)
-    passed, found = of_run.accumulate(bench)
+    passed, found = batching.compare_gradients(bench)
     assert not passed
     assert figure in found
 
@@ -331,7 +331,7 @@ def test_selftest_of_few_examples_counts_each_once(
 ) -> None:
     few = shared.subject.sources(2000)[:number]
     monkeypatch.setattr(shared.subject, "sources", lambda count: few)
-    passed, figure = of_run.accumulate(shared)
+    passed, figure = batching.compare_gradients(shared)
     assert passed, figure
 
 
@@ -347,7 +347,7 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
         right(tensors, *arguments, **options)
 
     monkeypatch.setattr(hf_writing, "save_file", save_file)
-    passed, figure = of_checkpoint.reopen(bench)
+    passed, figure = resuming.reopen(bench)
     assert not passed
     assert figure == "1 of 23 tensors differ: norm.weight"
 
@@ -357,7 +357,7 @@ def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
 ) -> None:
     right = State.from_json
     monkeypatch.setattr(State, "from_json", lambda v, by: right(v | {"position": [0, 0]}, by))
-    passed, figure = of_checkpoint.resume(bench)
+    passed, figure = resuming.resume(bench)
     assert not passed
     assert figure == "metrics differ from step 3 on"
 
@@ -369,7 +369,7 @@ def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
     tmp_path: Path, sets: tuple[str, ...]
 ) -> None:
     with _bench(tmp_path, *sets) as bench:
-        passed, figure = of_checkpoint.resume(bench)
+        passed, figure = resuming.resume(bench)
         assert passed, figure
 
 
@@ -382,7 +382,7 @@ def test_selftest_of_a_checkpoint_without_moments_is_found(
         right(training, optimizer, weights, {n: m * 0 for n, m in moments.items()})
 
     monkeypatch.setattr(snapshot, "restore", restore)
-    assert not of_checkpoint.resume(bench)[0]
+    assert not resuming.resume(bench)[0]
 
 
 def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
@@ -417,8 +417,8 @@ def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_p
     path.write_text(f"{head}init_from: {place}\n{tail}", encoding="utf-8")
     with _provable.of_recipe(path) as bench:
         assert bench.shrunk == {}
-        assert of_objective.no_leak(bench.subject)[0]
-        assert of_checkpoint.reopen(bench)[0]
+        assert leaks.find_leaks(bench.subject)[0]
+        assert resuming.reopen(bench)[0]
 
 
 def test_selftest_of_several_processes_is_refused(

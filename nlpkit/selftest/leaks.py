@@ -8,13 +8,14 @@ N packed tokens, M targets of a batch, C model width, K source tokens that are t
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from nlpkit.selftest.heads import Head, Seen, look
 from nlpkit.selftest.subject import Example, Source, Subject
-from nlpkit.selftest.watching import Head, Seen, look
 
 Verdict = tuple[bool, str]
 
@@ -26,7 +27,7 @@ SHORT = 16  # tokens of a piece in which tokens are changed one by one
 LEARNED = 0.3  # nats above the floor; above this a leak may not be learned yet
 
 
-def noise_floor(subject: Subject) -> Verdict:
+def find_noise_floor(subject: Subject) -> Verdict:
     """Train on random words: the loss of a word must decrease to ln V, and not below.
 
     No model has a lower expected loss for a hidden random word. The losses minus ln V are a
@@ -102,7 +103,7 @@ def _find_hidden(head: Head, shown: Tensor) -> Tensor:
     return torch.full_like(head.index, not shown.any(), dtype=torch.bool)
 
 
-def no_leak(subject: Subject) -> Verdict:
+def find_leaks(subject: Subject) -> Verdict:
     """Change each source token in turn: the states that predict it must not change.
 
     There must be no cycle either: if the prediction of j depends on k, that of k must not depend
@@ -174,7 +175,7 @@ def _look_at_words(subject: Subject, source: Source, key: int) -> tuple[dict[str
         seen = look(subject, subject.model, subject.pack([example]), subject.dtype)
     shown = find_shown(subject, [example])
     found = {
-        name: head.taken(_find_hidden(head, shown).nonzero().squeeze(1))
+        name: head.take(_find_hidden(head, shown).nonzero().squeeze(1))
         for name, head in seen.words.items()
     }
     none = torch.empty(0, dtype=torch.long, device=subject.device)
@@ -196,7 +197,7 @@ def _count_in_cycles(depends: Tensor) -> int:
     return 0
 
 
-def no_neighbour_leak(subject: Subject) -> Verdict:
+def find_neighbour_leaks(subject: Subject) -> Verdict:
     """Change one sequence of a pack: no bit of the other sequences' states may change."""
     sources = subject.sources(1500)[:32]
 
@@ -231,3 +232,69 @@ def _states_of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]
     }
     known = [(owner[head.per][head.index], head.states) for head in heads.values() if head.per]
     return [[states[of == i] for of, states in known] for i in range(len(made))]
+
+
+@dataclass
+class _Batch:
+    """The sum of a head's losses on one batch, and its labels."""
+
+    total: float
+    labels: Tensor  # (M,)
+
+
+def find_label_leaks(subject: Subject) -> Verdict:
+    """Train with all words replaced by random ones: the labels must be unpredictable.
+
+    The words are replaced in finished examples, so that only special tokens, token types, positions
+    and lengths remain. The loss must decrease to the entropy of the labels, not below.
+    """
+    rng = subject.rng(16)
+    by_head: dict[str, list[_Batch]] = {}
+    for made, seen in train_fresh(subject, _draw_blind(subject, rng)):
+        words = subject.text_in(np.concatenate([example["input_ids"] for example in made]))
+        for name, head in seen.given_labels.items():
+            by_head.setdefault(name, []).append(_keep_words(head, torch.from_numpy(words)))
+    figures, passed = [], True
+    for name, batches in by_head.items():
+        mean, error, floor = _compare_with_entropy(batches)
+        figure = f"{name}: loss {mean:.4f}, {floor:.4f} ± {error:.4f} without a leak"
+        if mean < floor - 3 * error:
+            passed, figure = (
+                False,
+                f"{figure}, so the label depends on something other than the text",
+            )
+        elif not mean <= floor + LEARNED:  # so that NaN fails
+            passed, figure = False, f"{figure}: learned too little for a leak to show"
+        figures.append(figure)
+    return passed, "; ".join(figures)
+
+
+def _draw_blind(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
+    for made in draw_noise(subject, rng):
+        for example in made:
+            ids = example["input_ids"]
+            drawn = rng.choice(subject.words, len(ids))
+            example["input_ids"] = np.where(subject.text_in(ids), drawn, ids)
+        yield made
+
+
+def _keep_words(head: Head, is_text: Tensor) -> _Batch:
+    """Return a head's losses and labels without special tokens, which are always original."""
+    if head.per == "token":
+        head = head.take(is_text.to(head.index.device)[head.index].nonzero().squeeze(1))
+    return _Batch(float(head.each.double().sum()), head.targets.cpu().long())
+
+
+def _compare_with_entropy(batches: list[_Batch]) -> tuple[float, float, float]:
+    """Return the mean loss, the standard error of its excess over the entropy, and the entropy.
+
+    The loss of each batch is compared with that of the labels' frequencies on the same batch.
+    """
+    labels = torch.cat([batch.labels for batch in batches])
+    frequency = torch.bincount(labels).double() / len(labels)
+    surprise = -frequency.log()
+    count = len(labels) / len(batches)
+    excess = [(b.total - float(surprise[b.labels].sum())) / count for b in batches]
+    floor = float(surprise[labels].mean())
+    mean = sum(batch.total for batch in batches) / len(labels)
+    return mean, float(np.std(excess, ddof=1)) / math.sqrt(len(excess)), floor

@@ -13,9 +13,9 @@ from torch import Tensor
 from nlpkit.data.loader import Position, Step, Stream, steps
 from nlpkit.data.pack import collate, packing_efficiency
 from nlpkit.runs.run import Training
-from nlpkit.selftest.of_objective import Verdict
+from nlpkit.selftest.heads import Seen, look
+from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import Bench, Subject
-from nlpkit.selftest.watching import Seen, look
 from nlpkit.train.loop import Job, train
 from nlpkit.train.state import Pace, State
 
@@ -23,7 +23,7 @@ from nlpkit.train.state import Pace, State
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2}
 
 
-def packed_is_alone(subject: Subject) -> Verdict:
+def compare_packed(subject: Subject) -> Verdict:
     """Compare every loss and each term's sum in a pack with the values of single sequences."""
 
     def losses_apart(packed: Seen, alone: list[Seen], dtype: torch.dtype) -> list[Tensor]:
@@ -45,7 +45,7 @@ def packed_is_alone(subject: Subject) -> Verdict:
     return _compare_packed(subject, losses_apart, "sequences, max |Δ| / loss", dtypes)
 
 
-def sums_packed_are_alone(subject: Subject) -> Verdict:
+def compare_packed_sums(subject: Subject) -> Verdict:
     """Compare the loss and hidden states of a pack with those of single examples."""
 
     def states_apart(packed: Seen, alone: list[Seen], dtype: torch.dtype) -> list[Tensor]:
@@ -96,7 +96,7 @@ def _compare_terms(packed: Seen, alone: list[Seen]) -> Tensor:
     return torch.stack(differences)
 
 
-def batches(bench: Bench) -> Verdict:
+def check_batches(bench: Bench) -> Verdict:
     """Compare the stream of batches with itself: with workers, and resumed in the middle."""
     examples = bench.subject.examples
     settings = bench.small.recipe.train
@@ -165,7 +165,7 @@ class _Gradients(torch.optim.SGD):
         ]
 
 
-def accumulate(bench: Bench) -> Verdict:
+def compare_gradients(bench: Bench) -> Verdict:
     """Compare the gradients of a step of one batch and of several: they must be equal."""
     subject = bench.subject
     sources = subject.sources(2000)[:24]

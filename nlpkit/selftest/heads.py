@@ -34,16 +34,16 @@ class Head:
     per: str  # one row per "token" or "sequence", or "" if unknown
     of_words: bool  # whether the targets are tokens of the vocabulary
 
-    def sorted(self) -> "Head":
+    def sort(self) -> "Head":
         """Return the rows in the order of the pack; a loss may compute them in another order."""
-        return self.taken(self.index.argsort(stable=True))
+        return self.take(self.index.argsort(stable=True))
 
-    def taken(self, rows: Tensor) -> "Head":
+    def take(self, rows: Tensor) -> "Head":
         """Return these rows."""
         parts = (self.states[rows], self.targets[rows], self.each[rows], self.index[rows])
         return Head(*parts, self.per, self.of_words)
 
-    def joined(self, other: "Head") -> "Head":
+    def join(self, other: "Head") -> "Head":
         """Return the rows of both."""
         return Head(
             torch.cat([self.states, other.states]),
@@ -142,7 +142,7 @@ class _LossCalls(TorchFunctionMode):
         kept = targets != given.get("ignore_index", IGNORE)
         each = F.cross_entropy(logits.float(), targets, reduction="none")
         of_words = logits.shape[1] == self.vocab_size
-        head = Head(logits, targets, each, index, per, of_words).taken(kept.nonzero().squeeze(1))
+        head = Head(logits, targets, each, index, per, of_words).take(kept.nonzero().squeeze(1))
         self.watched.note(f"{logits.shape[1]} classes", head)
 
     def _note_binary(self, logits: Tensor, targets: Tensor) -> None:
@@ -170,7 +170,7 @@ def look(
     heads: dict[str, Head] = {}
 
     def note(name: str, head: Head) -> None:
-        heads[name] = heads[name].joined(head) if name in heads else head
+        heads[name] = heads[name].join(head) if name in heads else head
 
     watched = Watched(model, sum(batch.lengths), note)
     moved = to_device(batch, subject.device)
@@ -179,5 +179,5 @@ def look(
         hidden = forward(subject.objective, model, moved)
         with _LossCalls(moved, vocab_size, watched) as calls:
             loss = subject.objective.loss(watched, hidden, moved)
-    ordered = {name: head.sorted() for name, head in heads.items()}
+    ordered = {name: head.sort() for name, head in heads.items()}
     return Seen(loss, ordered, hidden.detach(), calls.read)

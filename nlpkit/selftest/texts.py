@@ -8,14 +8,14 @@ import torch
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mixture
-from nlpkit.selftest.of_objective import Verdict, find_shown
+from nlpkit.selftest.heads import look
+from nlpkit.selftest.leaks import Verdict, find_shown
 from nlpkit.selftest.subject import Example, Source, Subject
-from nlpkit.selftest.watching import look
 
 SIZE, COUNT = 48, 200  # tokens and number of made-up examples
 
 
-def unmasking(subject: Subject) -> Verdict:
+def check_unmasking(subject: Subject) -> Verdict:
     """Undo the changes of the objective: the example must contain its piece.
 
     A label is put back at its own position (masked models) or at the next one (causal models).
@@ -104,7 +104,7 @@ def _contains(whole: np.ndarray, part: np.ndarray) -> bool:
     return bool((windows == part).all(1).any())
 
 
-def shown_targets(subject: Subject) -> Verdict:
+def count_shown(subject: Subject) -> Verdict:
     """Count the visible targets: their share must be `shown_rate`, and each must be a word.
 
     The standard error of the share is that of a ratio over examples, because the targets of one
@@ -135,7 +135,7 @@ def shown_targets(subject: Subject) -> Verdict:
     return abs(rate - rates[0]) <= 4 * error + 1e-9, figure
 
 
-def mates(subject: Subject) -> Verdict:
+def check_mates(subject: Subject) -> Verdict:
     """Use different words in pieces and mates: some examples have both, and a label tells which."""
     words = subject.rng(13).permutation(np.flatnonzero(subject.is_text))
     ours, theirs = np.array_split(words, 2)
@@ -164,7 +164,7 @@ def mates(subject: Subject) -> Verdict:
     return True, f"{figure}, and a label tells which"
 
 
-def members(subject: Subject, mixed: mixture.Objective) -> Verdict:
+def count_members(subject: Subject, mixed: mixture.Objective) -> Verdict:
     """Count the examples of each member: the shares must match the weights."""
     made = [int(example[mixture.MEMBER][0]) for example in subject.noises(COUNT, SIZE, 17)]
     shares = np.bincount(made, minlength=len(mixed.labels)) / COUNT
@@ -179,7 +179,7 @@ def members(subject: Subject, mixed: mixture.Objective) -> Verdict:
     return passed, f"{COUNT} examples: {'; '.join(figures)}"
 
 
-def detection(subject: Subject) -> Verdict:
+def check_detection(subject: Subject) -> Verdict:
     """Compare labels with original tokens: a token is replaced if it differs from the original."""
     if not subject.offering("unmask"):
         return (

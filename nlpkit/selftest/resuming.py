@@ -20,9 +20,9 @@ from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.save import save
-from nlpkit.selftest.of_objective import Verdict
+from nlpkit.selftest.heads import OTHER_TOKENS, TOKENS, look
+from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import STEPS, Bench, Subject, check
-from nlpkit.selftest.watching import OTHER_TOKENS, TOKENS, look
 from nlpkit.train.log import TIME_KEYS
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
