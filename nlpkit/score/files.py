@@ -38,21 +38,13 @@ def read_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:
     except UnicodeDecodeError as error:
         where = f"{display_name(path)}:{number + 1}"
         raise DataError(f"{where}: not {encoding} text: {error.reason}") from error
-    except EOFError as error:
-        raise DataError(
-            f"{display_name(path)}:{number + 1}: the gzip file is cut short here"
-        ) from error
-    except zlib.error as error:
-        raise DataError(f"{display_name(path)}:{number + 1}: damaged gzip data: {error}") from error
     except FileNotFoundError as error:
         raise FileError(f"{display_name(path)}: no such file") from error
-    except OSError as error:
-        # gzip's own errors carry no strerror.
-        if error.errno is None:
-            raise DataError(
-                f"{display_name(path)}:{number + 1}: damaged gzip data: {error}"
-            ) from error
-        raise FileError(f"{display_name(path)}: cannot be read: {error.strerror}") from error
+    except (EOFError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # gzip's own errors have none
+            raise FileError(f"{display_name(path)}: cannot be read: {error.strerror}") from error
+        where = f"{display_name(path)}:{number + 1}"
+        raise DataError(f"{where}: damaged gzip data: {error}") from error
 
 
 def _decode(stream: IO[bytes], encoding: str) -> Iterator[str]:

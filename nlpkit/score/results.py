@@ -54,26 +54,25 @@ def _test(
     from_sums = partial(module.from_sums, **options)
     references = choose_references(module, inputs)
     rows = [module.statistics(lines, references, **options) for lines in inputs.systems]
+    kind, samples = "bs", found.confidence_n
     if found.confidence:
-        samples = found.confidence_n
         interval = significance.confidence_interval(rows[0], from_sums, samples, seed)
         tests = [significance.Tested(column[0].score.score, *interval, None)]
-        signature = partial(significance.sign, seed=seed, bootstrap=samples)
     elif found.paired_bs:
         samples = found.paired_bs_n
         tests = significance.paired_bootstrap(rows, from_sums, samples, seed)
-        signature = partial(significance.sign, seed=seed, bootstrap=samples)
     else:
-        samples = found.paired_ar_n
+        kind, samples = "ar", found.paired_ar_n
         tests = significance.paired_approximate_randomization(rows, from_sums, samples, seed)
-        signature = partial(significance.sign, seed=seed, randomization=samples)
     return [
-        Result(
-            each.metric, each.system, each.score, signature(each.signature),
-            test.mean, test.half_width, test.p_value,
+        each._replace(
+            signature=significance.sign(each.signature, kind, samples, seed),
+            mean=test.mean,
+            half_width=test.half_width,
+            p_value=test.p_value,
         )
         for each, test in zip(column, tests, strict=True)
-    ]  # fmt: skip
+    ]
 
 
 @contextmanager

@@ -46,14 +46,10 @@ def read_seed() -> int | None:
     return int(text)
 
 
-def sign(
-    signature: str, seed: int | None, bootstrap: int | None = None, randomization: int | None = None
-) -> str:
-    """Return the signature with the samples of a test, `bs:1000|seed:12345` after `nrefs`."""
+def sign(signature: str, kind: str, samples: int, seed: int | None) -> str:
+    """Return the signature with the samples of a test after `nrefs`: `bs:1000|seed:12345`."""
     first, *rest = signature.split("|")
-    kinds = (("bs", bootstrap), ("ar", randomization), ("seed", str(seed).lower()))
-    added = [f"{kind}:{value}" for kind, value in kinds if value is not None]
-    return "|".join([first, *added, *rest])
+    return "|".join([first, f"{kind}:{samples}", f"seed:{str(seed).lower()}", *rest])
 
 
 def confidence_interval(

@@ -45,7 +45,7 @@ def test_confidence_interval_of_bleu_is_that_of_sacrebleu() -> None:
     mean, half_width = confidence_interval(rows, bleu.from_sums, samples=500)
     assert mean == pytest.approx(expected._mean, rel=FLOAT32)
     assert half_width == pytest.approx(expected._ci, rel=100 * FLOAT32)
-    signature = sign(bleu.score(hypotheses, [reference]).signature, 12345, bootstrap=500)
+    signature = sign(bleu.score(hypotheses, [reference]).signature, "bs", 500, 12345)
     assert signature == str(peer.get_signature())
 
 
@@ -64,7 +64,7 @@ def test_paired_bootstrap_is_that_of_sacrebleu(seed: int) -> None:
         assert ours.mean == pytest.approx(theirs.mean, rel=FLOAT32)
         assert ours.half_width == pytest.approx(theirs.ci, rel=100 * FLOAT32)
     plain = bleu.score(hypotheses[0], [reference]).signature
-    assert sign(plain, 12345, bootstrap=300) == str(signatures["BLEU"])
+    assert sign(plain, "bs", 300, 12345) == str(signatures["BLEU"])
 
 
 @pytest.mark.parametrize("seed", [4, 5])
@@ -79,7 +79,7 @@ def test_approximate_randomization_of_bleu_is_that_of_sacrebleu(seed: int) -> No
     expected = [(result.score, None, None, result.p_value) for result in scores["BLEU"]]
     assert [tuple(tested) for tested in found] == expected
     plain = bleu.score(hypotheses[0], [reference]).signature
-    assert sign(plain, 12345, randomization=1000) == str(signatures["BLEU"])
+    assert sign(plain, "ar", 1000, 12345) == str(signatures["BLEU"])
 
 
 def test_paired_tests_of_chrf_are_those_of_sacrebleu() -> None:
@@ -161,7 +161,7 @@ def test_seed_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> Non
     assert read_seed() == 7
     monkeypatch.setenv("SACREBLEU_SEED", "None")
     assert read_seed() is None
-    assert sign("nrefs:1|tok:13a", None, bootstrap=10) == "nrefs:1|bs:10|seed:none|tok:13a"
+    assert sign("nrefs:1|tok:13a", "bs", 10, None) == "nrefs:1|bs:10|seed:none|tok:13a"
     monkeypatch.setenv("SACREBLEU_SEED", "x")
     with pytest.raises(UsageError, match="SACREBLEU_SEED is 'x'"):
         read_seed()

@@ -136,9 +136,7 @@ def count_matches(hypothesis: list[str], references: list[list[str]]) -> list[in
 
 
 def _count_repeats(
-    hits: list[object],
-    references: list[list[str]],
-    grams: Callable[[list[str]], Iterable[object]],
+    hits: list[object], references: list[list[str]], grams: Callable[[list[str]], Iterable[object]]
 ) -> int:
     """Return the clipped matches in `hits` that repeat an earlier n-gram."""
     repeated = {gram: count for gram, count in Counter(hits).items() if count > 1}

@@ -16,12 +16,7 @@ from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
     Option(
-        "char_order",
-        6,
-        "longest character n-grams",
-        ("--chrf-char-order", "-cc"),
-        int,
-        metavar="N",
+        "char_order", 6, "longest character n-grams", ("--chrf-char-order", "-cc"), int, metavar="N"
     ),
     Option(
         "word_order",

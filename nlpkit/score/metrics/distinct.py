@@ -20,12 +20,7 @@ TOKENIZE = ("whitespace", "word", "unicode", "zh", "char")
 REFERENCES = (0, 0)
 OPTIONS = (
     Option("n", 2, "the length of the n-grams", type=int, metavar="N"),
-    Option(
-        "level",
-        "corpus",
-        "over all lines together, or the mean of lines",
-        choices=LEVELS,
-    ),
+    Option("level", "corpus", "over all lines together, or the mean of lines", choices=LEVELS),
     Option(
         "tokenize",
         "whitespace",

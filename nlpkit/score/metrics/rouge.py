@@ -45,11 +45,7 @@ class _Part(NamedTuple):
 
 
 def score(
-    hypotheses: Lines,
-    references: References,
-    *,
-    variant: str = "rougeL",
-    tokenize: str = "word",
+    hypotheses: Lines, references: References, *, variant: str = "rougeL", tokenize: str = "word"
 ) -> Score:
     """Return the mean F-measure of `variant`; `details` has all three, precision and recall."""
     columns = {v: [array("d") for _ in _Part._fields] for v in VARIANTS}
@@ -73,11 +69,7 @@ def score(
 
 
 def sentences(
-    hypotheses: Lines,
-    references: References,
-    *,
-    variant: str = "rougeL",
-    tokenize: str = "word",
+    hypotheses: Lines, references: References, *, variant: str = "rougeL", tokenize: str = "word"
 ) -> Iterator[Score]:
     """Yield the F-measure of `variant` of each line."""
     signature = _signature(len(references), tokenize)

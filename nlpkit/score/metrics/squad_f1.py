@@ -37,11 +37,7 @@ OPTIONS = (
 
 
 def score(
-    hypotheses: Lines,
-    references: References,
-    *,
-    normalize: str = "squad",
-    no_answer: bool = False,
+    hypotheses: Lines, references: References, *, normalize: str = "squad", no_answer: bool = False
 ) -> Score:
     """Return the mean F1 of the lines."""
     options: dict[str, Any] = {"normalize": normalize, "no_answer": no_answer}
