@@ -334,7 +334,7 @@ def test_recipe_of_the_paper_has_the_papers_sizes() -> None:
     assert {sizes.embedding_dropout, sizes.attention_dropout, sizes.residual_dropout} == {0.1}
     assert made.objective[0].config.contiguous
     train = made.train
-    assert (train.lr, train.warmup_steps, train.schedule) == (2.5e-4, 2000, "cosine")
+    assert (train.lr, train.warmup_steps, train.schedule.name) == (2.5e-4, 2000, "cosine")
     assert train.tokens_per_step == 64 * 512
     assert train.weight_decay == 0.01
     (adamw,) = optimizers(Model(SMALL, VOCAB), train)
