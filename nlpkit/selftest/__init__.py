@@ -69,11 +69,7 @@ class Proof:
 
 @contextmanager
 def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Iterator[Bench]:
-    """Yield the input of `prove`; its files are always removed at the end.
-
-    Raises:
-        UsageError, DataError, FileError: as in the run itself.
-    """
+    """Yield the input of `prove`; its files are always removed. Raises what the run raises."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("selftest runs in one process; start it without a launcher")
     with tempfile.TemporaryDirectory(prefix="nlpkit-selftest-") as name:
@@ -101,8 +97,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         def fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
             part = replace(run.part, start=None, head_dropout=0.0)
-            model = build.build_model(part, data.vocab_size, backend)
-            return model.to(accelerator.device)
+            return build.build_model(part, data.vocab_size, backend).to(accelerator.device)
 
         subject = Subject(
             model=fresh().eval(),

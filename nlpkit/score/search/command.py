@@ -44,13 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser, top_words: bool = False) -> N
 
 def run(options: argparse.Namespace, name: str, weighting_of: Callable[[Index], Weighting]) -> None:
     """Print the ranking of each query, or without queries the top words of each document."""
-    if options.docs == options.queries == "-":
-        raise UsageError("stdin (-) can be read once only")
-    if options.top < 1:
-        raise UsageError(f"--top: {options.top} is below 1")
-    if options.queries is None and (options.format == "trec" or options.query_format):
-        raise UsageError("--format trec and --query-format need QUERIES")
-    form = options.format or ("trec" if options.queries else "tsv")
+    form = _choose_format(options)
 
     def say(text: str) -> None:
         if not options.quiet:
@@ -98,6 +92,17 @@ def run(options: argparse.Namespace, name: str, weighting_of: Callable[[Index], 
         raise DataError(f"{records.name}: holds no query")
     number = number_of(queries, "queries")
     say(f"{number}, {without} without a hit ({unknown} without a known word){records.left_out}")
+
+
+def _choose_format(options: argparse.Namespace) -> str:
+    """Return the format of the output; raise `UsageError` for options that exclude each other."""
+    if options.docs == options.queries == "-":
+        raise UsageError("stdin (-) can be read once only")
+    if options.top < 1:
+        raise UsageError(f"--top: {options.top} is below 1")
+    if options.queries is None and (options.format == "trec" or options.query_format):
+        raise UsageError("--format trec and --query-format need QUERIES")
+    return options.format or ("trec" if options.queries else "tsv")
 
 
 def _check_identifiers(form: str, name: str, identifiers: Sequence[str]) -> None:
