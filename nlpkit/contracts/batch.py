@@ -117,14 +117,14 @@ class Term:
     num_targets: int
     weight: float = 1.0
     parts: Mapping[str, tuple[torch.Tensor, int]] | None = None
-    of_text: bool = False  # whether targets are tokens of text, so that perplexity is defined
+    is_text: bool = False  # whether targets are tokens of text, so that perplexity is defined
 
 
 @dataclass
 class Loss:
     """The terms of a batch's loss, by name.
 
-    `text_targets` (M,) are the tokens that the `of_text` terms predict together; the default is all
+    `text_targets` (M,) are the tokens that the `is_text` terms predict together; the default is all
     `labels`. Bits per character are undefined if their number is not that of the targets.
     """
 

@@ -84,7 +84,7 @@ class Objective(ABC):
     scores: tuple[str, ...] = ()
     # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
     needs: tuple[str, ...] = ()
-    predicts_text: bool = False  # whether a term is `of_text`
+    predicts_text: bool = False  # whether a term is `is_text`
     reads_text: bool = True  # False: the recipe has no tokenizer, the argument is None
     two_tokenizers: bool = False  # whether sources and targets may have a tokenizer each
     drop_unknown: bool = False  # whether unknown tokens are removed from the documents

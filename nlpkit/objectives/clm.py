@@ -117,7 +117,7 @@ class Objective(TextObjective):
             index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, token_losses = model.token_loss(hidden, index, labels[index])
         parts = {"clm": (token_losses.sum(), len(index))}
-        return Loss({"clm": Term(loss_sum, len(index), parts=parts, of_text=True)})
+        return Loss({"clm": Term(loss_sum, len(index), parts=parts, is_text=True)})
 
     @cached_property
     def template(self) -> Template:  # type: ignore[override]

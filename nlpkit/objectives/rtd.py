@@ -134,7 +134,7 @@ class Objective(TextMasking):
         parts = _figures(rtd_sum.detach(), logits.detach() > 0, is_replaced)
         return Loss(
             {
-                "mlm": Term(mlm_sum, len(index), self.config.mlm_weight, of_text=True),
+                "mlm": Term(mlm_sum, len(index), self.config.mlm_weight, is_text=True),
                 "rtd": Term(rtd_sum, len(labels), self.config.rtd_weight, parts),
             }
         )

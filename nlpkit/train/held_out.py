@@ -94,7 +94,7 @@ class HeldOut:
     def _characters_of(self, loss: Loss, labels: np.ndarray) -> float:
         """Return the characters of the targets that are tokens; NaN if these are not known."""
         targets = loss.targets_of_text(torch.from_numpy(labels)).cpu()
-        if len(targets) != sum(term.num_targets for term in loss.terms.values() if term.of_text):
+        if len(targets) != sum(term.num_targets for term in loss.terms.values() if term.is_text):
             return math.nan
         return float(self.characters[targets].sum())
 

@@ -29,7 +29,7 @@ class LossSums:
         """
         for name, term in loss.terms.items():
             self.weights[name] = term.weight
-            if term.of_text:
+            if term.is_text:
                 self.text_terms.add(name)
             values = (term.loss_sum, term.num_targets) if counted else (0.0, 0)
             _add(self.terms, name, *values)

@@ -5,6 +5,7 @@ arithmetic.
 """
 
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -183,7 +184,7 @@ def test_pieces_of_one_stream_lose_nothing_and_end_documents() -> None:
 
 def test_family_without_pairs_gets_no_token_types() -> None:
     class Single(encoder.Config):
-        pairs = False
+        CAN: ClassVar[tuple[str, ...]] = ()
         mask_token = "[UNK]"
 
     objective = bound("mlm", Single(hidden_size=8, num_layers=1, num_heads=1))
@@ -214,7 +215,7 @@ def test_loss_has_logits_of_targets_alone() -> None:
     assert model.rows == np.flatnonzero(labels != IGNORE).tolist()
     assert model.targets == labels[labels != IGNORE].tolist()
     assert loss.num_targets == objective.num_targets(batch.fields) == {"mlm": len(model.rows)}
-    assert loss.terms["mlm"].of_text
+    assert loss.terms["mlm"].is_text
 
 
 def test_shares_above_1_are_refused_with_both() -> None:

@@ -83,11 +83,12 @@ def test_pair_with_a_text_of_no_tokens_is_left_out_and_counted() -> None:
     counts = Counts()
     pairs = [("one two", "three"), ("one", "\u200b"), ("\u200b", "three"), ("two", "one")]
     documents = [Document(source, "f", 1, 0, target) for source, target in pairs]
-    found = encode(documents, Encoding(tokenizer(), marks=("second_side",)), counts)
+    encoding = Encoding(tokenizer(), marks=("second_side",))
+    ids, sizes, marks = encode(documents, encoding, counts)
     whole = [marked(text).ids.tolist() for text in ("one two", "three", "two", "one")]
-    assert found.ids.tolist() == [token for text in whole for token in text]
-    assert found.sizes.tolist() == [len(whole[0] + whole[1]), len(whole[2] + whole[3])]
-    assert len(found.marks) == len(found.ids)
+    assert ids.tolist() == [token for text in whole for token in text]
+    assert sizes.tolist() == [len(whole[0] + whole[1]), len(whole[2] + whole[3])]
+    assert len(marks) == len(ids)
     assert counts.tokenless == 2
 
 

@@ -30,7 +30,7 @@ class Objective(clm.Objective):
         index = torch.arange(len(labels), device=labels.device)
         text, other = (model.token_loss(hidden, i, labels[i])[0] for i in (index[::2], index[1::2]))
         terms = {
-            "text": Term(text, len(index[::2]), of_text=True),
+            "text": Term(text, len(index[::2]), is_text=True),
             "other": Term(other, len(index[1::2]), 0.5),
         }
         return Loss(terms, labels[::2] if self.config.says else None)

@@ -110,4 +110,4 @@ class Objective(TextObjective):
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, _ = model.token_loss(hidden, index, labels[index])
-        return Loss({"mlm": Term(loss_sum, len(index), of_text=True)})
+        return Loss({"mlm": Term(loss_sum, len(index), is_text=True)})

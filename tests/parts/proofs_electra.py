@@ -91,7 +91,7 @@ class Objective(TextObjective):
         logits = model.replaced_logits(states).float()
         second = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
         return Loss(
-            {"mlm": Term(total, len(index), of_text=True), "rtd": Term(second, len(labels))}
+            {"mlm": Term(total, len(index), is_text=True), "rtd": Term(second, len(labels))}
         )
 
     def numbers(self, batch):

@@ -76,4 +76,4 @@ class Objective(TextObjective):
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
         total, _ = model.token_loss(hidden, index, labels[index])
-        return Loss({"mlm": Term(total, len(index), of_text=True)})
+        return Loss({"mlm": Term(total, len(index), is_text=True)})

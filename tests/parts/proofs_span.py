@@ -101,7 +101,7 @@ class Objective(TextObjective):
         labels = batch.fields["labels"]
         index = torch.arange(len(labels), device=labels.device)
         total, _ = model.token_loss(hidden, index, labels)
-        return Loss({"span": Term(total, len(labels), of_text=True)})
+        return Loss({"span": Term(total, len(labels), is_text=True)})
 
 
 def _sizes(pieces):

@@ -112,7 +112,7 @@ def test_batch_that_is_not_counted_makes_its_terms_known_and_adds_nothing() -> N
     # As the process does that has no batch left where others have one.
     sums = LossSums()
     parts = {"mlm": (torch.tensor(3.0), 4)}
-    loss = Loss({"mlm": Term(torch.tensor(3.0), 4, parts=parts, weight=0.5, of_text=True)})
+    loss = Loss({"mlm": Term(torch.tensor(3.0), 4, parts=parts, weight=0.5, is_text=True)})
     sums.add(loss, counted=False)
     assert (sums.mean, sums.means, sums.text) == (0, {"mlm": None}, (0, 0))
     sums.add(loss)

@@ -112,4 +112,4 @@ class SourceTarget:
         if smoothing is None:
             smoothing = self.model_config.label_smoothing
         loss_sum, _ = model.token_loss(hidden, index, labels[index], label_smoothing=smoothing)
-        return Loss({self.name: Term(loss_sum, len(index), of_text=True)})
+        return Loss({self.name: Term(loss_sum, len(index), is_text=True)})

@@ -68,7 +68,7 @@ class LabelTargets(Objective):
         index = (labels != IGNORE).nonzero().squeeze(1)
         loss_sum, each = model.token_loss(hidden, index, labels[index])
         parts = self.loss_parts(batch, index, each)
-        return Loss({self.term: Term(loss_sum, len(index), parts=parts, of_text=True)})
+        return Loss({self.term: Term(loss_sum, len(index), parts=parts, is_text=True)})
 
     def loss_parts(
         self, batch: Batch, index: torch.Tensor, each: torch.Tensor

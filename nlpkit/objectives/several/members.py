@@ -77,7 +77,7 @@ def sum_terms(name: str, one: Term, other: Term) -> Term:
         one.num_targets + other.num_targets,
         one.weight,
         {**(one.parts or {}), **(other.parts or {})},
-        one.of_text and other.of_text,
+        one.is_text and other.is_text,
     )
 
 
