@@ -202,13 +202,13 @@ def _run(small: "Resolved", device: str, log: Log, stop: "StopFlag") -> tuple[st
 def _generate(opened: "Opened", run: Any, settings: Any) -> int | None:
     """Return the number of tokens that the model writes; None if its objective writes none."""
     from nlpkit.contracts.abilities import Generative
-    from nlpkit.data.items import Items
+    from nlpkit.data.items import TaskDataset
     from nlpkit.generate.texts import Writer
 
     if not isinstance(opened.objective, Generative):
         return None
     text = ""
-    if run is not None and isinstance(run.corpus, Items):
+    if run is not None and isinstance(run.corpus, TaskDataset):
         text = run.corpus.items[0].text
     elif run is not None:
         text = opened.tokenizer.decode(run.corpus.document(0)[:_NEW_TOKENS].tolist())

@@ -109,7 +109,6 @@ def _interrupts_held() -> Iterator[None]:
 
 
 def _begin(job: Job[Piece, Result], outside: set[str]) -> None:
-    """Prepare a worker process."""
     global _job
     _job = job
     registry.OUTSIDE.update(outside)

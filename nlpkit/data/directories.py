@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nlpkit.data import formats
 from nlpkit.data.files import Named, expand, roots
-from nlpkit.data.lines import file_errors, shown
+from nlpkit.data.lines import file_errors, name_first
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.plural import number_of
@@ -39,18 +39,19 @@ def find_all(pattern: str, base: Path | None, form: str) -> tuple[list[Named], s
         known = form != "auto" or _is_readable(path.name)
         (taken if known and not hidden else left).append(inner.as_posix())
     if not taken:
-        there = f" among {number_of(len(left), 'files')}: {shown(left)}" if left else ""
+        there = f" among {number_of(len(left), 'files')}: {name_first(left)}" if left else ""
         endings = ", ".join(e for e in formats.endings() if _is_readable(f"x{e}"))
         raise FileError(f"{pattern}: no file that can be read{there}; known endings: {endings}")
     kinds = Counter(map(_ending, taken))
     what = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
     note = f"{pattern}: {number_of(len(taken), 'files')} taken ({what})"
-    note += f"; not taken: {len(left):,} ({shown(left)})" if left else "; nothing else is in it"
+    note += (
+        f"; not taken: {len(left):,} ({name_first(left)})" if left else "; nothing else is in it"
+    )
     return [(folder / inner, f"{name}/{inner}") for inner in taken], note
 
 
 def _ending(name: str) -> str:
-    """Return the ending of a file's name, with `.gz`."""
     plain = name.removesuffix(".gz")
     return (Path(plain).suffix or "no ending") + name[len(plain) :]
 
@@ -72,7 +73,7 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
     """
     folder, name = _folder(pattern, base)
     scripts = sorted(path.name for path in folder.glob("*.py"))
-    remark = f"; {shown(scripts)} is not run" if scripts else ""
+    remark = f"; {name_first(scripts)} is not run" if scripts else ""
     if (folder / _DICT).is_file():
         named = _json(folder / _DICT).get("splits")
         splits = [str(each) for each in named] if isinstance(named, list) else []
@@ -84,10 +85,10 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
     if not files:
         there = [each for each in _KNOWN if _find_by_name(folder, each)]
         inner = sorted({path.parent.name for path in folder.glob(f"*/{split}[-.]*")} - {"data"})
-        hint = f"; name a directory in it: {shown(inner)}" if inner else ""
+        hint = f"; name a directory in it: {name_first(inner)}" if inner else ""
         raise FileError(_no_split(pattern, split, there) + hint + remark)
     found = [(path, f"{name}/{path.relative_to(folder).as_posix()}") for path in files]
-    shorts = shown([path.relative_to(folder).as_posix() for path in files])
+    shorts = name_first([path.relative_to(folder).as_posix() for path in files])
     many = number_of(len(files), "files")
     return found, f"{pattern}, split {split}: {many} taken ({shorts}){remark}"
 
@@ -114,7 +115,6 @@ def _json(path: Path) -> dict[str, object]:
 
 
 def _find_saved(folder: Path, pattern: str, split: str) -> list[Path]:
-    """Return the files of a data set that `save_to_disk` wrote; raise `FileError`."""
     state = _json(folder / _STATE)
     if state.get("_indices_data_files"):
         raise FileError(

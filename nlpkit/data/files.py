@@ -179,7 +179,6 @@ def _find_inside(folder: Path, pattern: str, within: str) -> list[Named]:
 
 
 def _text_file(path: Path, name: str, form: str) -> TextFile:
-    """Return the file with its format; `auto` goes by the ending, before `.gz`."""
     if form == "auto" and not (form := formats.find_format(name)):
         raise UsageError(
             f"{name}: the ending {Path(name.removesuffix('.gz')).suffix!r} tells no format; "

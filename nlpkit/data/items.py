@@ -10,17 +10,18 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
+from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, Values
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
 from nlpkit.data.cache import Callbacks, content_hash
 from nlpkit.data.documents import is_held_out
 from nlpkit.data.files import Input
-from nlpkit.data.lines import check_characters, kind_of, shown
+from nlpkit.data.lines import check_characters, kind_of, name_first
 from nlpkit.data.settings import Config, Part
 from nlpkit.data.store import unknown_warning
 from nlpkit.errors import DataError, UsageError
@@ -74,8 +75,8 @@ def _check_text(name: str, value: object) -> None:
         check_characters(value, name)
 
 
-class Items:
-    """Items of several sources with weights, numbered through; see `store.Corpus`.
+class TaskDataset:
+    """Items of several sources with weights, numbered through; see `corpus.Corpus`.
 
     `cut` counts the tokens that did not fit, and the items they were cut from, by part.
     """
@@ -123,44 +124,40 @@ def read_rows(
     Raises:
         DataError: `file:line: what` is malformed (counted instead where `on_error` is skip).
     """
-    for entry in inputs:
-        for file in entry.files:
-            yield from _file_rows(file, config, columns, counts, part, callbacks or Callbacks())
+    should_stop = (callbacks or Callbacks()).should_stop
+    for file in (file for entry in inputs for file in entry.files):
+        if file.format in formats.TEXT_FORMATS:
+            raise UsageError(
+                f"{file.name}: a task needs rows ({', '.join(formats.readers())}), and this file "
+                f"is read as {file.format}; if it has rows, set data.format"
+            )
+        should_stop()
+        found = 0
+        read = formats.reader(file.format).rows(file, columns, counts)
+        for line, values in nested.expand_rows(read, config.rows, config.history):
+            if line % 256 == 0:
+                should_stop()
+            if isinstance(values, RowError):
+                _count_bad(values, file.name, line, config, counts)
+                continue
+            found += 1
+            if part != "all" and _is_held_out(values, config) != (part == "valid"):
+                counts.held_out += 1
+            else:
+                yield Row(values, file.name, line)
+        if not found and config.on_error == "stop":
+            raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
 
-def _file_rows(
-    file: TextFile,
-    config: Config,
-    columns: Sequence[str],
-    counts: Counts,
-    part: Part,
-    callbacks: Callbacks,
-) -> Iterator[Row]:
-    found = 0
-    if file.format in formats.TEXT_FORMATS:
-        raise UsageError(
-            f"{file.name}: a task needs rows ({', '.join(formats.readers())}), and this file is "
-            f"read as {file.format}; if it has rows, set data.format"
-        )
-    callbacks.should_stop()
-    read = formats.reader(file.format).rows(file, columns, counts)
-    for line, what in nested.expand_rows(read, config.rows, config.history):
-        if line % 256 == 0:
-            callbacks.should_stop()
-        if isinstance(what, RowError):
-            if config.on_error == "stop":
-                raise DataError(f"{file.name}:{line}: {what.what}") from what
-            counts.add_bad(Bad(file.name, line, what.what))
-            continue
-        found += 1
-        text = json.dumps(what, sort_keys=True, ensure_ascii=False, default=_plain)
-        key = text.encode("utf-8", "replace")
-        if part != "all" and is_held_out(key, config.valid_fraction) != (part == "valid"):
-            counts.held_out += 1
-            continue
-        yield Row(what, file.name, line)
-    if not found and config.on_error == "stop":
-        raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
+def _count_bad(error: RowError, file: str, line: int, config: Config, counts: Counts) -> None:
+    if config.on_error == "stop":
+        raise DataError(f"{file}:{line}: {error.what}") from error
+    counts.add_bad(Bad(file, line, error.what))
+
+
+def _is_held_out(values: Values, config: Config) -> bool:
+    text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=_plain)
+    return is_held_out(text.encode("utf-8", "replace"), config.valid_fraction)
 
 
 def _plain(value: object) -> object:
@@ -177,7 +174,7 @@ def build_items(
     *,
     part: Part = "all",
     callbacks: Callbacks | None = None,
-) -> Items:
+) -> TaskDataset:
     """Return all rows of a mixture as the task's items; unknown tokens are counted and said.
 
     Raises:
@@ -190,22 +187,23 @@ def build_items(
     for entry in inputs:
         rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
         sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
-    hashes = [
-        [content_hash(file, callbacks.should_stop), file.format]
-        for entry in inputs
-        for file in entry.files
-    ]
+    files = [file for entry in inputs for file in entry.files]
+    hashes = [[content_hash(file, callbacks.should_stop), file.format] for file in files]
     key = [hashes, [e.weight for e in inputs], part, config.valid_fraction, objective.columns]
-    items = Items(sources, counts, cut, _fingerprint(key, config))
+    # A key of an earlier version has no `rows`.
+    key += [] if config.rows is None else [config.rows, config.history]
+    items = TaskDataset(sources, counts, cut, hashlib.sha256(json.dumps(key).encode()).hexdigest())
     if not len(items):
-        name = ", ".join(file.name for entry in inputs for file in entry.files)
+        name = ", ".join(file.name for file in files)
         raise DataError(
             f"{name}: no items; {number_of(counts.bad, 'malformed rows')}, "
             f"{number_of(counts.blank, 'blank lines')}, "
             + (f"{number_of(counts.left_out, 'rows left out')}, " if counts.left_out else "")
             + f"{number_of(counts.held_out, 'rows')} in the other part"
         )
-    names = shown([each.name for entry in inputs for file in entry.files for each in file.parts])
+    names = name_first(
+        [each.name for entry in inputs for file in entry.files for each in file.parts]
+    )
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
     callbacks.note(
         f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"
@@ -221,12 +219,6 @@ def build_items(
     return items
 
 
-def _fingerprint(key: list[Any], config: Config) -> str:
-    """Return the hash of what decides the items; a key of an earlier version has no `rows`."""
-    key += [] if config.rows is None else [config.rows, config.history]
-    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
-
-
 def _items(
     rows: Iterable[Row],
     config: Config,
@@ -239,9 +231,8 @@ def _items(
 
     Rows with a text of unknown tokens alone are added to `empty`.
     """
-    held: list[tuple[Row, tuple[str, ...]]] = []
-
-    def flush() -> Iterator[Item]:
+    read = _texts(rows, config, objective, counts)
+    while held := list(islice(read, _AT_ONCE)):
         ids = iter(objective.encode([text for _, texts in held for text in texts]))
         for row, texts in held:
             own = [next(ids) for _ in texts]
@@ -252,22 +243,19 @@ def _items(
             counts.unknown += objective.unknown(item)
             counts.unlearned += objective.unlearned(item)
             yield item
-        held.clear()
 
+
+def _texts(
+    rows: Iterable[Row], config: Config, objective: Task, counts: Counts
+) -> Iterator[tuple[Row, tuple[str, ...]]]:
     for row in rows:
         try:
             texts = objective.texts(row)
         except LeftOut:
             counts.left_out += 1
-            continue
         except RowError as error:
-            if config.on_error == "stop":
-                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
-            counts.add_bad(Bad(row.file, row.line, error.what))
-            continue
-        counts.documents += 1
-        counts.characters += sum(map(len, texts))
-        held.append((row, texts))
-        if len(held) == _AT_ONCE:
-            yield from flush()
-    yield from flush()
+            _count_bad(error, row.file, row.line, config, counts)
+        else:
+            counts.documents += 1
+            counts.characters += sum(map(len, texts))
+            yield row, texts

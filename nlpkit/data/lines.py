@@ -15,6 +15,7 @@ import numpy as np
 
 from nlpkit.contracts.reader import RowError, TextFile
 from nlpkit.errors import DataError, FileError
+from nlpkit.plural import number_of
 from nlpkit.registry import suggest
 
 _UTF8_MARK = b"\xef\xbb\xbf"
@@ -24,7 +25,7 @@ _SHOWN_KEYS = 10
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
-def shown(names: Sequence[str]) -> str:
+def name_first(names: Sequence[str]) -> str:
     """Return up to three names, and how many more there are."""
     more = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
@@ -112,7 +113,6 @@ def decode(raw: bytes) -> str:
 
 
 def _explain_bytes(raw: bytes, start: int) -> RowError:
-    """Return what is wrong with the byte at `start`, and in which line of a row it is."""
     before = raw[:start]
     line = raw[before.rfind(b"\n") + 1 :].partition(b"\n")[0]
     hint = ""
@@ -140,6 +140,8 @@ def no_such(key: str, known: list[str]) -> str:
     """Return that there is no `key`, the nearest known one, and what there is."""
     if not known:
         return f'no "{key}"; the object is empty'
+    if known == [str(number) for number in range(1, len(known) + 1)]:
+        return f"{number_of(len(known), 'columns')}; there is no column {key}"
     more = ", ..." if len(known) > _SHOWN_KEYS else ""
     return f'no "{key}"{suggest(key, known)}; it has: {", ".join(known[:_SHOWN_KEYS])}{more}'
 

@@ -19,7 +19,7 @@ from nlpkit.contracts.check import defines
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data.corpus import Corpus
-from nlpkit.data.items import Items
+from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ class Step:
 class Examples:
     """The pieces of a corpus as finished examples, found by number."""
 
-    def __init__(self, corpus: Corpus | Items, objective: Objective, seed: int, split: int = TRAIN):
+    def __init__(
+        self, corpus: Corpus | TaskDataset, objective: Objective, seed: int, split: int = TRAIN
+    ):
         self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
         if objective.cut_mark and isinstance(corpus, Corpus):
             self.spans = objective.spans_at(corpus.lengths, corpus.places(objective.cut_mark))

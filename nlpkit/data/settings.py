@@ -100,7 +100,6 @@ Sources = Annotated[
 
 
 def _as_text(value: object) -> object:
-    """Return a path that is a number alone, such as 1, as text."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -21,7 +21,7 @@ from nlpkit.data.cache import Callbacks
 from nlpkit.data.corpus import Corpus, TokenStore
 from nlpkit.data.documents import check_format, describe_reading
 from nlpkit.data.files import Input
-from nlpkit.data.lines import shown
+from nlpkit.data.lines import name_first
 from nlpkit.data.settings import Config, Part
 from nlpkit.data.tokenize import Encoding, Job, tokenize
 from nlpkit.disk import file_sha256
@@ -105,7 +105,7 @@ def build(
                     raise FileError(f"{file.name}: changed while it was being read; start again")
             cache.publish(built, path)
     store = TokenStore(path, [file.name for file in files])
-    read = shown([each.name for file in files for each in file.parts])
+    read = name_first([each.name for file in files for each in file.parts])
     unknown = ""
     if number := store.counts.unknown:
         what = "more left out as unknown" if encoding.drop_unknown else "of them unknown"
@@ -161,7 +161,6 @@ def _write_meta(
 
 
 def _hash_meta(meta: Mapping[str, Any]) -> str:
-    """Return the hash of `meta.json` but for the hash itself."""
     rest = {name: value for name, value in meta.items() if name != "meta_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -180,7 +179,6 @@ def _explain_empty(config: Config, part: Part, counts: Counts) -> str:
 
 
 def _key(files: Sequence[TextFile], job: Job, callbacks: Callbacks) -> str:
-    """Return the hash of everything that the store's content depends on."""
     config, encoding = job.config, job.encoding
     marks = {"marks": [MARKS_VERSION, *encoding.marks]} if encoding.marks else {}
     content = [
@@ -209,7 +207,7 @@ def unknown_warning(
     """
     if unknown == 0 or unknown < _WARN_SHARE * tokens:
         return None
-    names = shown([file.name for entry in inputs for file in entry.files])
+    names = name_first([file.name for entry in inputs for file in entry.files])
     return (
         f"{names}: {unknown:,} of {number_of(tokens, 'tokens')} ({100 * unknown / tokens:.1f} %) "
         f"{'is' if unknown == 1 else 'are'} unknown"

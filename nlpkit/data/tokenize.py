@@ -128,7 +128,6 @@ def tokenize(
 def _results(
     files: Sequence[TextFile], job: Job, workdir: Path, total: int, should_stop: Callable[[], None]
 ) -> Generator[tuple[Piece, tuple[Counts, RowError | None]], None, None]:
-    """Yield each piece with what it gave, in order."""
     parts = ((index, part) for index, file in enumerate(files) for part in split(file))
     pieces = (Piece(i, part, workdir / f"{n:08d}") for n, (i, part) in enumerate(parts))
     workers = job.config.workers

@@ -15,7 +15,7 @@ from nlpkit.contracts.abilities import Generative, ReadsSource
 from nlpkit.contracts.batch import SOURCE_LENGTHS
 from nlpkit.contracts.family_model import Aligned
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data.items import Items
+from nlpkit.data.items import TaskDataset
 from nlpkit.errors import UsageError
 from nlpkit.evaluate.held_out import Evaluation
 from nlpkit.generate.engine import generate
@@ -44,7 +44,7 @@ def draw_alignments(
     if not isinstance(opened.model, Aligned) or not isinstance(objective, ReadsSource):
         raise UsageError(f"--attention: family {opened.part.family} has no cross attention to draw")
     assert isinstance(objective, Generative)
-    if not isinstance(evaluation.corpus, Items):
+    if not isinstance(evaluation.corpus, TaskDataset):
         raise UsageError(
             "--attention: this checkpoint was trained on running text; only rows with a source, "
             "as those of objective seq2seq, are drawn"

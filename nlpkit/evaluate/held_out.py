@@ -13,8 +13,8 @@ import torch
 
 from nlpkit.contracts.task import Answer
 from nlpkit.data import store
-from nlpkit.data.items import Items, build_items
-from nlpkit.data.lines import shown
+from nlpkit.data.items import TaskDataset, build_items
+from nlpkit.data.lines import name_first
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
@@ -86,7 +86,7 @@ class Evaluation:
         self.corpus = data
         self.examples = Examples(data, objective, source.seed, HELD_OUT)
         if not len(self.examples):
-            names = shown([file.name for entry in source.inputs for file in entry.files])
+            names = name_first([file.name for entry in source.inputs for file in entry.files])
             what = "text" if objective.reads_text else "data"
             raise DataError(
                 f"{names}: too little {what}: {data.NOUN}: {len(data):,}, tokens: {data.tokens:,}, "
@@ -175,7 +175,7 @@ class Evaluation:
         if predictions := self.held_out.predictions:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
             return [pair for _, pair in sorted(by_row, key=lambda each: each[0])]
-        if not self.is_task or not isinstance(self.corpus, Items):
+        if not self.is_task or not isinstance(self.corpus, TaskDataset):
             if metrics:
                 raise UsageError(
                     f"--metrics {', '.join(metrics)}: this checkpoint was trained on running text; "

@@ -14,7 +14,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.data import formats
 from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.files import Input, find_inputs
-from nlpkit.data.lines import shown
+from nlpkit.data.lines import name_first
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
@@ -89,7 +89,7 @@ def find_data(
         for file in entry.files
         for each in file.parts
     ]
-    log.info(f"held-out data: {shown(read)}")
+    log.info(f"held-out data: {name_first(read)}")
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     scored = resolved.recipe.eval

@@ -14,7 +14,7 @@ from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
 from nlpkit.data.corpus import Corpus
-from nlpkit.data.items import Items
+from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
@@ -154,7 +154,7 @@ def _describe_held_out(data: Data) -> dict[str, Any] | None:
     }
 
 
-def _describe_corpus(corpus: Corpus | Items) -> dict[str, Any]:
+def _describe_corpus(corpus: Corpus | TaskDataset) -> dict[str, Any]:
     counts: Counts = corpus.counts
     return {
         "documents": len(corpus),

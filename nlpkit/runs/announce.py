@@ -8,7 +8,7 @@ import torch
 from nlpkit.checkpoints import files
 from nlpkit.contracts.optimizer import describe
 from nlpkit.data.corpus import Corpus
-from nlpkit.data.items import Items
+from nlpkit.data.items import TaskDataset
 from nlpkit.durations import written
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
@@ -121,7 +121,7 @@ def _what(run: Run) -> str:
     return "images" if run.part.config.can("reads_images") else "data"
 
 
-def _size(corpus: Corpus | Items) -> str:
+def _size(corpus: Corpus | TaskDataset) -> str:
     return f"{number_of(len(corpus), corpus.NOUN)}, {number_of(corpus.tokens, 'tokens')}"
 
 

@@ -20,8 +20,8 @@ from nlpkit.data import store
 from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.files import Input, find_inputs
-from nlpkit.data.items import Items, build_items, read_rows
-from nlpkit.data.lines import shown
+from nlpkit.data.items import TaskDataset, build_items, read_rows
+from nlpkit.data.lines import name_first
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
@@ -124,7 +124,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     tokenizer = build_tokenizer(text, part, run_path)
     objective = bind_objective(resolved, tokenizer, part, inputs[0], train_part)
 
-    def build_part(inputs: list[Input], which: Part) -> Corpus | Items:
+    def build_part(inputs: list[Input], which: Part) -> Corpus | TaskDataset:
         if isinstance(objective, Task):
             return build_items(inputs, config, objective, part=which, callbacks=callbacks)
         assert tokenizer is not None  # an objective without one is a task
@@ -152,7 +152,7 @@ def _resolve_files(
         callbacks.note(f"data: {note}")
     if both := _find_common(*inputs):
         callbacks.note(
-            f"data.valid: {shown(both)}: also in data.train; the held-out loss is not that of "
+            f"data.valid: {name_first(both)}: also in data.train; the held-out loss is not that of "
             "unseen text"
         )
     return inputs

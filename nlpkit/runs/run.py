@@ -22,7 +22,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.files import Input
-from nlpkit.data.items import Items
+from nlpkit.data.items import TaskDataset
 from nlpkit.data.loader import Examples
 from nlpkit.models import families
 from nlpkit.models.layers.head import SEQUENCE, Head, TaskHead, task_head
@@ -51,8 +51,8 @@ class Data:
 
     tokenizer: Tokenizer | None  # None if the objective reads no text
     objective: Objective
-    train: Corpus | Items
-    valid: Corpus | Items | None
+    train: Corpus | TaskDataset
+    valid: Corpus | TaskDataset | None
     examples: Examples
     held_out: Examples | None
     inputs: tuple[Sequence[Input], Sequence[Input]]  # the files of `data.train`, of `data.valid`

@@ -12,7 +12,7 @@ from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
 from nlpkit.checkpoints.hf_model import Loaded
 from nlpkit.contracts.objective import PREPROCESSOR, Objective
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
-from nlpkit.data.lines import shown
+from nlpkit.data.lines import name_first
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
@@ -122,8 +122,8 @@ def _bind(
         named = module.Objective.special_tokens(config, model_config)
         if lacking := [token for token in named if tokenizer.special_id(token) is None]:
             raise ValueError(
-                f"{name} needs the special tokens {shown(lacking)}, which the tokenizer does not "
-                "have"
+                f"{name} needs the special tokens {name_first(lacking)}, which the tokenizer does "
+                "not have"
             )
     return module.Objective(config, tokenizer, model_config)
 

@@ -532,7 +532,7 @@ def test_tsv_column_by_name_or_number(tmp_path, here):
     [
         ("id\ttext\n1\ta\n2\n", "text", "a.tsv:3: 1 column; the header has 2"),
         ("id\ttext\n1\ta\tb\n", "text", "a.tsv:2: 3 columns; the header has 2"),
-        ("1\ta\n2\n", 2, 'a.tsv:2: no "2"; it has: 1'),
+        ("1\ta\n2\n", 2, "a.tsv:2: 1 column; there is no column 2"),
         ("id\tbody\n1\ta\n", "text", 'a.tsv:2: no "text"; it has: id, body'),
         ("text\ttext\na\tb\n", "text", 'a.tsv:1: column "text" is there twice'),
         (b"te\xfft\n", "text", "a.tsv:1: byte 3 is not UTF-8 (0xff)"),

@@ -103,7 +103,7 @@ def test_csv_documents_may_hold_line_breaks_and_know_their_lines() -> None:
         ("a.jsonl", JSONL, "{title.x}", 'a.jsonl:1: "title": a string, which has no "x"'),
         ("a.jsonl", '{"text": ["a"]}\n', "{text}", 'a.jsonl:1: "text" is an array, neither text'),
         ("a.tsv", "a\tb\n1\t2\n", ["a", "c"], 'a.tsv:2: no "c"; it has: a, b'),
-        ("a.tsv", "1\t2\n1\n", "{2}", 'a.tsv:2: no "2"; it has: 1'),
+        ("a.tsv", "1\t2\n1\n", "{2}", "a.tsv:2: 1 column; there is no column 2"),
         ("a.csv", CSV, "txt", 'a.csv:2: no "txt", did you mean text?; it has: id, title, text'),
         ("a.csv", "text\na\nb,c\n", "text", "a.csv:3: 2 columns; the header has 1"),
         ("a.csv", 'text\n"a\n', "text", "a.csv:2: not csv: "),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nlpkit import cli
-from nlpkit.data.items import Items
+from nlpkit.data.items import TaskDataset
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import alignments, held_out
@@ -127,7 +127,7 @@ def _evaluation(opened: Opened) -> held_out.Evaluation:
 
 def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
     evaluation, log, said = _evaluation(opened), Log(QUIET), []
-    assert isinstance(evaluation.corpus, Items)
+    assert isinstance(evaluation.corpus, TaskDataset)
     evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
     monkeypatch.setattr(log, "warn", said.append)
     _, rows = evaluation.evaluate(("chrf",), Settings(), log, StopFlag(), 8)
@@ -162,7 +162,7 @@ def test_alignments_are_of_what_is_written_and_of_rows_with_a_source(
     drawn: list = []
     monkeypatch.setattr(alignments, "alignment_figure", lambda each, *rest: drawn.extend(each))
     evaluation = _evaluation(opened)
-    assert isinstance(evaluation.corpus, Items)
+    assert isinstance(evaluation.corpus, TaskDataset)
     evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
     alignments.draw_alignments(evaluation, Settings(max_new_tokens=1), tmp_path / "a.png")
     assert len(drawn) == 4

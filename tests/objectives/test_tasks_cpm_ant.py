@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from nlpkit.contracts.batch import IGNORE, LENGTHS
 from nlpkit.contracts.reader import RowError
 from nlpkit.data.files import find_inputs
-from nlpkit.data.items import Items, Row, build_items
+from nlpkit.data.items import Row, TaskDataset, build_items
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.data.settings import Config as DataConfig
@@ -258,7 +258,7 @@ def test_nlu_loss_is_cross_entropy_over_the_options_of_each_row() -> None:
     assert torch.allclose(model.scores.grad, softmax - right, atol=1e-6)
 
 
-def _read(file: Path, objective: cpm_ant_nlu.Objective, cache: Path) -> Items:
+def _read(file: Path, objective: cpm_ant_nlu.Objective, cache: Path) -> TaskDataset:
     inputs, _ = find_inputs(config := DataConfig(train=[str(file)]), None, cache)
     return build_items(inputs, config, objective)
 
@@ -368,7 +368,7 @@ def test_items_of_a_file_say_where_a_row_is_wrong(tmp_path) -> None:
     assert examples.sizes.tolist() == [2 * 9] * 3
 
 
-def _built(path: Path, objective, rows: list[dict]) -> tuple[Items, list[str], list[str]]:
+def _built(path: Path, objective, rows: list[dict]) -> tuple[TaskDataset, list[str], list[str]]:
     """Return the items of rows, and what is noted and warned of."""
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     config = DataConfig(train=[str(path)])

@@ -9,7 +9,7 @@ import pytest
 from nlpkit import registry
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.files import find_inputs
-from nlpkit.data.items import Items, Row, build_items, read_rows
+from nlpkit.data.items import Row, TaskDataset, build_items, read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError
 from nlpkit.models import gpt
@@ -29,7 +29,7 @@ def _task(name: str, rows: list[dict] | None = None, **settings):
     return module.Objective(config, Letters(), gpt.Config())
 
 
-def _items(folder: Path, name: str, content: str, task, **settings) -> Items:
+def _items(folder: Path, name: str, content: str, task, **settings) -> TaskDataset:
     path = folder / name
     path.write_text(content, encoding="utf-8", newline="")
     config = DataConfig(train=[str(path)], **settings)
@@ -76,7 +76,7 @@ def test_tables_without_header_are_read_by_number(tmp_path, name: str, divider: 
     text = "".join(divider.join(row) + "\n" for row in (["y", "3", "abc"], ["x", "4", "de"]))
     items = _items(tmp_path, name, text, task)
     assert [item.label for item in items.items] == [1, 0]
-    with pytest.raises(DataError, match=rf"{name}:3: no \"3\"; it has: 1, 2"):
+    with pytest.raises(DataError, match=rf"{name}:3: 2 columns; there is no column 3"):
         _items(tmp_path, name, f"{text}x{divider}5\n", task)
 
 

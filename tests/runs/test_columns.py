@@ -15,7 +15,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.data import template
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import find_inputs
-from nlpkit.data.items import Items, Row, build_items, read_rows
+from nlpkit.data.items import Row, TaskDataset, build_items, read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError, RecipeError, UsageError
 from nlpkit.runs import columns
@@ -61,7 +61,7 @@ def _rows(path: Path, named: tuple[str, ...] = (), **data: Any) -> list[Row]:
 
 def _built(
     path: Path, settings: dict, tokenizers: dict[str, Any], **data: Any
-) -> tuple[Any, Items]:
+) -> tuple[Any, TaskDataset]:
     module = registry.load("objectives", settings["name"])
     plain = {k: v for k, v in settings.items() if k != "name"}
     named = module.Objective.named_columns(module.Config(**plain))

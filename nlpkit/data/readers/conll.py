@@ -44,7 +44,6 @@ def rows(
 
 
 def _cells(raw: bytes, held: list[list[str]]) -> list[str]:
-    """Return the cells of a line, as many as the sentence has so far; raise `RowError`."""
     text = decode(raw)
     cells = text.split("\t") if "\t" in text else [c for c in text.split(" ") if c]
     if len(cells) < 2:

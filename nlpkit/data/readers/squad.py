@@ -34,7 +34,6 @@ def rows(
 
 
 def _list(file: TextFile, entry: Located, key: str) -> list[Located]:
-    """Return the list of objects under a key; raise `DataError`."""
     value = entry.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         what = "no" if key not in entry else "no list of objects in"
