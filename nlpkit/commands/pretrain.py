@@ -174,8 +174,9 @@ def _check(resolved: "Resolved", common: Common) -> None:
 
 def check_installed(resolved: "Resolved") -> None:
     """Raise an error if a package is missing that a tracker or the optimizer needs."""
-    from nlpkit.train import trackers
-
     settings = resolved.recipe.train
-    trackers.check_installed("train.trackers", settings.trackers)
-    trackers.check_installed("train.optimizer", [settings.optimizer.module.PACKAGE])
+    if settings.trackers or settings.optimizer.module.PACKAGE:
+        from nlpkit.train import trackers
+
+        trackers.check_installed("train.trackers", settings.trackers)
+        trackers.check_installed("train.optimizer", [settings.optimizer.module.PACKAGE])

@@ -31,17 +31,14 @@ def groups(model: nn.Module, settings: ResolvedTraining) -> list[Group]:
 
 
 def optimizers(model: nn.Module, settings: ResolvedTraining) -> list[Optimizer]:
-    """Return the optimizers of `train.optimizer`; together they have each trained parameter once.
-
-    Raises:
-        Unsupported: the package of the optimizer is not installed.
-    """
+    """Return the optimizers of `train.optimizer`; raise `Unsupported` without their package."""
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
         eager = getattr(getattr(Optimizer, name), "__wrapped__", None)
         if eager is not None:
             setattr(eager, _MARK, eager)  # all optimizers of torch share these methods
     chosen = settings.optimizer
-    check_installed("train.optimizer", [chosen.module.PACKAGE])
+    if chosen.module.PACKAGE:
+        check_installed("train.optimizer", [chosen.module.PACKAGE])
     return chosen.module.make(chosen.config, settings, groups(model, settings))
 
 

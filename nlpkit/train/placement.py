@@ -39,21 +39,20 @@ def is_wrapped(number: int) -> bool:
 
 
 def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
-    """Return the accelerator; autocast is of `Training`, since the precision is chosen later.
+    """Return the accelerator; `Training` applies autocast, as the precision is chosen later.
 
     Raises:
         UsageError: the device is not available.
     """
-    target = machine.find_device(device)
+    on_cpu = machine.find_device(device).type == "cpu"
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     machine.configure_allocator()
-    if target.type == "cpu" and torch.get_num_threads() > 1:
+    if on_cpu and torch.get_num_threads() > 1:
         from nlpkit.train import spinning
 
         spinning.start(log.info)
     # On a CPU, several processes form a group only with `cpu=True`.
-    on_cpu = target.type == "cpu"
     processes = PartialState(cpu=on_cpu)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != processes.num_processes:

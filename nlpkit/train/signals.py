@@ -42,7 +42,7 @@ class StopFlag:
 
     @property
     def raised(self) -> bool:
-        """Return whether to save and stop."""
+        """Whether to save and stop."""
         return self.signal is not None
 
     def check(self) -> None:
