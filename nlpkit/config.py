@@ -140,7 +140,7 @@ class Part(FrozenConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _apart(cls, value: Any) -> Any:
+    def _separate_config(cls, value: Any) -> Any:
         if isinstance(value, str) and cls.SHORT:
             value = {cls.KEY: value}
         if isinstance(value, str):  # the name alone
@@ -154,14 +154,14 @@ class Part(FrozenConfig):
 
     @field_validator("config", mode="plain", check_fields=False)
     @classmethod
-    def _checked(cls, value: Any, info: ValidationInfo) -> Any:
+    def _validate_config(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.data.get(cls.KEY)
         if name is None or isinstance(value, BaseModel):
             return value
         return part_config(cls.FOLDER, name).model_validate(value)
 
     @model_serializer(mode="plain")
-    def _flat(self, info: SerializationInfo) -> dict[str, Any]:
+    def _serialize(self, info: SerializationInfo) -> dict[str, Any]:
         own = {key: getattr(self, key) for key in type(self).own()}
         settings = self.config or {}
         if isinstance(settings, BaseModel):

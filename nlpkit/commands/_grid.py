@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from yaml import BaseLoader, YAMLError, compose
 
-from nlpkit import durations
+from nlpkit import units
 from nlpkit.commands._options import Common, RunOptions
 from nlpkit.disk import user_path
 from nlpkit.errors import RecipeError, UsageError
@@ -211,7 +211,7 @@ def _build_arguments(asked: Sweep, sets: Sequence[str], out: str) -> list[str]:
     common, options, words = asked.common, asked.options, list(asked.words)
     values = {"--budget": common.budget, "--device": common.device, "--resume": common.resume}
     if options.max_time is not None and options.print_runs:
-        values["--max-time"] = durations.written(options.max_time)
+        values["--max-time"] = units.format_duration(options.max_time)
     for option, value in values.items():
         words += [] if value in (None, "auto") else [option, str(value)]
     flags = {"--allow-change": options.allow_change, "-q": common.quiet, "-v": common.verbose}

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from nlpkit import completion
-from nlpkit.durations import seconds
 from nlpkit.errors import UsageError
+from nlpkit.units import parse_duration
 
 if TYPE_CHECKING:
     from nlpkit.generate.settings import Settings
@@ -185,7 +185,7 @@ class RunOptions:
         "--max-time TIME",
         "save and stop after TIME (90s, 50m, 1h30m), with exit code 75; the same command resumes "
         "the run",
-        parser=parse_by(seconds),
+        parser=parse_by(parse_duration),
     )
     allow_change: bool = option("--allow-change", "resume the run although the recipe has changed")
     smoke_test: bool = option(

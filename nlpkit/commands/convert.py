@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from nlpkit import byte_sizes
+from nlpkit import units
 from nlpkit.commands._options import Common, argument, option, parse_by, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
@@ -30,7 +30,7 @@ class Asked:
     max_shard_size: int | None = option(
         "--max-shard-size SIZE",
         "write several files of weights of at most SIZE each, such as 2GB, with an index",
-        parser=parse_by(byte_sizes.parsed),
+        parser=parse_by(units.parse_bytes),
     )
     config: str | None = option("--config FILE", "the JSON file of a .pt, if it is elsewhere")
     vocab: str | None = option("--vocab FILE", "the tokenizer, if it is not with the weights")

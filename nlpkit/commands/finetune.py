@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
-DEFAULT, COMMAND_LINE = "default", "command line"  # values in `recipe.Resolved.origin`
 # Adapters need about ten times the learning rate of full tuning (Schulman et al. 2025,
 # "LoRA Without Regret"), but beyond the second of these they diverge: docs/cpm_ant.md.
 LORA_LR, LORA_LR_MAX = 10, 1e-2
@@ -102,6 +101,8 @@ def _build_section(resolved: "Resolved", family: str) -> str:
 
 
 def _choose_lora_settings(resolved: "Resolved") -> list[str]:
+    from nlpkit.recipe import COMMAND_LINE, DEFAULT
+
     recipe, origin = resolved.recipe, resolved.origin
     sets = [f"out={json.dumps(recipe.out + '-lora')}"]
     if recipe.lora is None:

@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 
 from nlpkit import __version__
-from nlpkit.durations import written
 from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.curves import BUCKETS, LIMIT, Chart
 from nlpkit.report.history import History, Record
 from nlpkit.train.state import LOSS
+from nlpkit.units import format_duration
 
 _LAST = 20  # evaluations in a table; the chart has all
 _NONE = "–"
@@ -114,7 +114,8 @@ def _collect_facts(history: History) -> dict[str, str]:
     if budget is not None:
         spent = max((record.get("spent") or 0.0 for record in history.steps), default=0.0)
         facts["steps"] = f"{history.last_step:,}"
-        facts["budget"] = f"{written(spent)} of {written(budget)}" if spent else written(budget)
+        used = f"{format_duration(spent)} of " if spent else ""
+        facts["budget"] = used + format_duration(budget)
     if history.steps:
         speed, memory = history.column("tokens_per_second"), history.column("memory_bytes")
         facts["tokens"] = f"{history.column('tokens')[-1]:,.0f}"

@@ -9,7 +9,6 @@ from nlpkit.checkpoints import files
 from nlpkit.contracts.optimizer import describe
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
-from nlpkit.durations import written
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
 from nlpkit.train.held_out import HeldOut
@@ -17,6 +16,7 @@ from nlpkit.train.optim import groups
 from nlpkit.train.schedule import long_warmup, stable_end
 from nlpkit.train.settings import Config
 from nlpkit.train.state import LOSS, Pace, State
+from nlpkit.units import format_duration
 
 
 def announce(run: Run, state: State) -> None:
@@ -68,9 +68,9 @@ def _announce_training(run: Run, state: State) -> None:
     if section.budget:
         ratio = section.warmup_ratio or 0
         run.log.info(
-            f"training: {written(settings.budget_seconds or 0)}"
+            f"training: {format_duration(settings.budget_seconds or 0)}"
             + (f", warm-up {ratio:.3g} of it" if ratio else "")
-            + (f"; {written(state.times.elapsed)} of it are used" if state.step else "")
+            + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
         )
     elif section.epochs or section.warmup_ratio:
         passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from accelerate import Accelerator, PartialState
 
-from nlpkit.byte_sizes import parsed, written
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.loader import Stream
@@ -29,6 +28,7 @@ from nlpkit.runs.save import FITTED
 from nlpkit.train import machine, memory, recompute
 from nlpkit.train.processes import is_sharded
 from nlpkit.train.settings import Config
+from nlpkit.units import format_bytes, parse_bytes
 
 
 class Fitted(NamedTuple):
@@ -138,7 +138,7 @@ def choose(
     """
     settings = resolved.recipe.train
     limit = settings.memory or ""
-    most = parsed(limit)
+    most = parse_bytes(limit)
     widest = {"tokens_per_batch": settings.tokens_per_step, "memory": None}  # holds every example
     planned = plan(resolved, settings.model_copy(update=widest), part, data, device)
     sizes = candidates(planned, processes)
@@ -161,8 +161,9 @@ def choose(
     more = " with train.gradient_checkpointing" if ways[-1] else ""
     raise UsageError(
         f"train.memory: {limit}: even a batch of {sizes[0]:,} tokens, the smallest that divides "
-        f"train.tokens_per_step and holds the longest example, needs about {written(least)}{more}; "
-        "give more memory, lower objective.max_length, or take a smaller model"
+        "train.tokens_per_step and holds the longest example, needs about "
+        f"{format_bytes(least)}{more}; give more memory, lower objective.max_length, or take a "
+        "smaller model"
     )
 
 
@@ -172,7 +173,7 @@ def _said(found: Fitted, settings: Config) -> str:
     switched = found.gradient_checkpointing and not settings.gradient_checkpointing
     return (
         f"{number_of(number, 'batches')} of {found.tokens_per_batch:,} tokens a step, about "
-        f"{written(found.peak)} at the peak"
+        f"{format_bytes(found.peak)} at the peak"
         + ("; switches train.gradient_checkpointing on" if switched else "")
     )
 

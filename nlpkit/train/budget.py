@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nlpkit.disk import name_path_in_errors, sync
-from nlpkit.durations import written
 from nlpkit.plural import number_of
 from nlpkit.train.schedule import position, stable_end
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.state import ALMOST, Pace, State, Tick
+from nlpkit.units import format_duration
 
 REPLAY = "replay.jsonl"  # in the run directory
 now = time.monotonic
@@ -145,7 +145,8 @@ class Clock(Pace):
         return max(0.0, self.budget - self.elapsed())
 
     def summary(self) -> str:
-        return f" in {written(self.elapsed())} of a budget of {written(self.budget)}"
+        used, budget = format_duration(self.elapsed()), format_duration(self.budget)
+        return f" in {used} of a budget of {budget}"
 
 
 def lost_ticks(metrics: Path, state: State, kept: bool, note: Callable[[str], None]) -> Recorded:

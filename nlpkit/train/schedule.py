@@ -11,9 +11,9 @@ from itertools import accumulate, count
 
 from nlpkit.config import LARGEST
 from nlpkit.data.loader import Stream
-from nlpkit.durations import seconds
 from nlpkit.errors import UsageError
 from nlpkit.train.settings import Config, ResolvedTraining
+from nlpkit.units import parse_duration
 
 GRID = 1_000_000  # parts of the schedule of a run with a budget of time
 
@@ -54,7 +54,7 @@ def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
         "epochs": None,
         "warmup_ratio": None,
         "budget": None,
-        "budget_seconds": seconds(settings.budget) if settings.budget else None,
+        "budget_seconds": parse_duration(settings.budget) if settings.budget else None,
     }
     return ResolvedTraining.model_validate(settings.model_dump() | filled)
 

@@ -49,7 +49,7 @@ class Schedule(Part):
 
     @model_serializer(mode="plain")
     def _short(self, info: SerializationInfo) -> Any:
-        settings = self._flat(info)
+        settings = self._serialize(info)
         return settings if len(settings) > 1 else self.name
 
 

@@ -5,11 +5,10 @@ from typing import Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from nlpkit.byte_sizes import parsed
 from nlpkit.config import FrozenConfig, Workers
-from nlpkit.durations import seconds
 from nlpkit.train.sections import AverageConfig, Optimizer, Schedule
 from nlpkit.train.trackers import Tracker
+from nlpkit.units import parse_bytes, parse_duration
 
 # Settings that do not change the result; a run can be resumed with other values.
 FREE: dict[str, Any] = {"free": True}
@@ -164,7 +163,7 @@ class Config(FrozenConfig):
     @classmethod
     def _readable(cls, text: str | None, info: ValidationInfo) -> str | None:
         if text is not None:
-            (seconds if info.field_name == "budget" else parsed)(text)
+            (parse_duration if info.field_name == "budget" else parse_bytes)(text)
         return text
 
     @model_validator(mode="after")

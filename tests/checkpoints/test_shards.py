@@ -9,11 +9,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2Model
 
 from nlpkit import cli
-from nlpkit.byte_sizes import parsed
 from nlpkit.checkpoints import files, hf_layout, hf_writing
 from nlpkit.errors import FileError
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import find_checkpoint, open_checkpoint
+from nlpkit.units import parse_bytes
 from tests import _adapters, _tiny, _tiny_tasks
 
 
@@ -27,7 +27,7 @@ def test_shards_are_those_of_save_pretrained(tmp_path: Path, limit: str) -> None
     tensors = load_file(tmp_path / "whole" / hf_layout.WEIGHTS)
     # The file sorts its tensors; transformers splits them in the order of the model.
     ordered = {name: tensors[name] for name in model.state_dict()}
-    hf_writing.write(tmp_path, {}, ordered, parsed(limit))
+    hf_writing.write(tmp_path, {}, ordered, parse_bytes(limit))
     expected = sorted(path.name for path in (tmp_path / "theirs").glob("model*"))
     assert sorted(path.name for path in tmp_path.glob("model*")) == expected
     if limit != "1MB":

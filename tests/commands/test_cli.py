@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from nlpkit import __version__, cli, durations, errors, registry
+from nlpkit import __version__, cli, errors, registry, units
 from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
 from nlpkit.recipe import packaged
 from tests import _server
@@ -577,10 +577,10 @@ def test_options_out_of_range_give_2(options, said, monkeypatch, capsys):
     [("90s", 90), ("50m", 3000), ("1h30m", 5400), ("2d", 172800), ("45", 45), ("0.5h", 1800)],
 )
 def test_options_time_is_read_in_seconds(written, value):
-    assert durations.seconds(written) == value
+    assert units.parse_duration(written) == value
 
 
 @pytest.mark.parametrize("written", ["", "0", "0s", "m", "5x", "-5m", "5m x", "1e3"])
 def test_options_time_that_is_none_is_refused(written):
     with pytest.raises(ValueError, match="is not a time such as"):
-        durations.seconds(written)
+        units.parse_duration(written)

@@ -7,13 +7,13 @@ import pytest
 
 from nlpkit import plan as planning
 from nlpkit import recipe
-from nlpkit.byte_sizes import parsed, written
 from nlpkit.contracts.batch import Batch
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.runs import fit_memory, trial
 from nlpkit.runs.planned import Planned
 from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
+from nlpkit.units import format_bytes, parse_bytes
 from tests import _tiny
 
 MB = 10**6
@@ -50,11 +50,12 @@ class Machine:
 
 
 def test_amounts_of_memory() -> None:
-    assert [parsed(t) for t in ("20GB", "512 mb", "1.5GiB")] == [20 * 10**9, 512 * MB, 3 * 2**29]
-    assert (written(1.5e9), written(3.2e8)) == ("1.5 GB", "320 MB")
+    sizes = [20 * 10**9, 512 * MB, 3 * 2**29]
+    assert [parse_bytes(each) for each in ("20GB", "512 mb", "1.5GiB")] == sizes
+    assert (format_bytes(1.5e9), format_bytes(3.2e8)) == ("1.5 GB", "320 MB")
     for wrong in ("20", "GB", "20XB", "-1GB", "0GB", ""):
         with pytest.raises(ValueError, match="is not an amount of memory such as 20GB"):
-            parsed(wrong)
+            parse_bytes(wrong)
 
 
 def test_memory_and_a_batch_exclude_each_other(tiny: Path) -> None:
