@@ -103,11 +103,7 @@ class Model(TiedHead):
         self.generator = (
             Generator(config.generator_config(), vocab_size) if config.has_generator else None
         )
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
-        initialize(self.named_parameters(), self.config.init_std)
+        initialize(self.named_parameters(), config.init_std)
 
     @property
     def attention_choice(self) -> str:

@@ -80,11 +80,7 @@ class Model(nn.Module):
         pooled = config.pooler_output_size or width
         self.pooler = nn.Linear(width, pooled) if config.pooler else None
         self.attention_choice = ""  # backends with their reasons, for the log
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
-        encoder.initialize(self.named_parameters(), self.config.init_std)
+        encoder.initialize(self.named_parameters(), config.init_std)
 
     def forward(self, lengths: Sequence[int], patches: Tensor) -> Tensor:
         """Return the last hidden states (N, C) of a pack of images of these `lengths`.
