@@ -68,11 +68,7 @@ class Evaluation:
         data: Any
         if is_task(objective):
             data = build_items(
-                source.inputs,
-                source.config,
-                objective,
-                part=source.part,
-                callbacks=callbacks,
+                source.inputs, source.config, objective, part=source.part, callbacks=callbacks
             )
         else:
             data = store.build_corpus(

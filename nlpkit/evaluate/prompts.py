@@ -27,7 +27,7 @@ from nlpkit.score.settings import Prompt
 
 
 @dataclass(frozen=True)
-class Shown:
+class PromptRow:
     """A row as text: its prompt, and the answers to choose from (none: it is to be written)."""
 
     prompt: str
@@ -46,10 +46,10 @@ class Rows:
     seed: int
     metrics: tuple[str, ...]
     settings: Prompt  # every setting given
-    rows: list[Shown]
-    train: list[Shown]  # empty if no examples are needed
+    rows: list[PromptRow]
+    train: list[PromptRow]  # empty if no examples are needed
 
-    def draw_examples(self, shots: int, seed: int, number: int) -> list[Shown]:
+    def draw_examples(self, shots: int, seed: int, number: int) -> list[PromptRow]:
         """Return the examples of a row: training rows, but never the row itself."""
         if not shots:
             return []
@@ -59,7 +59,7 @@ class Rows:
         others = [self.train[index] for index in drawn.tolist()]
         return [each for each in others if (each.prompt, each.right) != own][:shots]
 
-    def write_prompt(self, examples: Sequence[Shown], row: Shown) -> str:
+    def write_prompt(self, examples: Sequence[PromptRow], row: PromptRow) -> str:
         """Return the prompt of a row behind its examples."""
         parts = [each.prompt + each.right for each in examples]
         return str(self.settings.separator).join([*parts, row.prompt])
@@ -142,7 +142,9 @@ def _complete_settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
     )
 
 
-def _show_all(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt) -> list[Shown]:
+def _show_all(
+    rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt
+) -> list[PromptRow]:
     found = []
     for row in rows:
         with suppress(LeftOut):
@@ -150,7 +152,7 @@ def _show_all(rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt
     return found
 
 
-def _show(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
+def _show(row: Row, task: Prompted, config: Any, settings: Prompt) -> PromptRow:
     place = f"{row.file}:{row.line}"
     try:
         question = task.question(config, row)
@@ -164,7 +166,7 @@ def _show(row: Row, task: Prompted, config: Any, settings: Prompt) -> Shown:
     def answer(name: str) -> str:
         return prefix + labels.get(name, name)
 
-    return Shown(
+    return PromptRow(
         prompt,
         tuple(map(answer, question.answers)),
         question.names,

@@ -16,7 +16,7 @@ import numpy as np
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.evaluate.likelihood import Encoded, Likelihood
-from nlpkit.evaluate.prompts import Rows, Shown
+from nlpkit.evaluate.prompts import PromptRow, Rows
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.plural import number_of
@@ -172,7 +172,7 @@ class Shots:
         return found
 
 
-def _join(prompt: Encoded, answer: Encoded, room: int, row: Shown) -> Encoded:
+def _join(prompt: Encoded, answer: Encoded, room: int, row: PromptRow) -> Encoded:
     """Return the last `room` tokens of a prompt, and an answer."""
     if not len(answer.ids):
         raise DataError(f"{row.place}: an answer has no tokens that the model knows")
@@ -192,7 +192,7 @@ def _frame(prompt: Encoded, answer: Encoded) -> Encoded:
     return Encoded(ids, words, [], given=len(prompt.ids))
 
 
-def _score(log_probs: np.ndarray, neutral: float, kind: str, row: Shown) -> float:
+def _score(log_probs: np.ndarray, neutral: float, kind: str, row: PromptRow) -> float:
     total = float(log_probs.sum())
     if np.isnan(total):
         raise DataError(

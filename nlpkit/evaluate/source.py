@@ -152,10 +152,7 @@ def _find_recorded(
 
 
 def _find_unchanged(
-    file: dict[str, str],
-    candidates: Sequence[Path],
-    run: Path,
-    stop: Callable[[], None],
+    file: dict[str, str], candidates: Sequence[Path], run: Path, stop: Callable[[], None]
 ) -> str:
     """Return the first of the candidates whose content has the recorded hash."""
     paths = dict.fromkeys(os.path.normpath(path) for path in candidates)

@@ -15,14 +15,7 @@ from nlpkit.data.loader import held_out_batches
 from nlpkit.disk import user_path
 from nlpkit.runs import fastest_precision
 from nlpkit.runs.planned import Planned
-from nlpkit.runs.trial import (
-    Memory,
-    Trial,
-    longest_tokens,
-    measure_memory,
-    peak_of_run,
-    varied,
-)
+from nlpkit.runs.trial import Memory, Trial, longest_tokens, measure_memory, peak_of_run, varied
 from nlpkit.train import machine, memory
 from nlpkit.train.budget import KNOWN_BY
 from nlpkit.train.schedule import mean_batches

@@ -43,8 +43,7 @@ class Config(FrozenConfig):
         description="share of the text whose characters get pieces; rarer ones become bytes",
     )
     normalization: Literal["nfkc", "none"] = Field(
-        default="nfkc",
-        description="nfkc, as in T5: unifies variants such as full-width letters.",
+        default="nfkc", description="nfkc, as in T5: unifies variants such as full-width letters."
     )
 
 

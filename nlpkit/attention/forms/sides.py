@@ -17,8 +17,7 @@ class SidesConfig(FrozenConfig):
     """Which side a token sees."""
 
     causal: bool | None = Field(
-        None,
-        description="whether the right is hidden; null: as in the family's own kind",
+        None, description="whether the right is hidden; null: as in the family's own kind"
     )
 
 

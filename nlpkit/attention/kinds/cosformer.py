@@ -37,9 +37,7 @@ class Config(sides.SidesConfig):
     """M, and which side a token sees."""
 
     max_length: int | None = Field(
-        None,
-        ge=1,
-        description="M, the longest sequence; null: max_positions of the model",
+        None, ge=1, description="M, the longest sequence; null: max_positions of the model"
     )
 
 
