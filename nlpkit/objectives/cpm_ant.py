@@ -124,13 +124,11 @@ class Objective(LabelTargets, TextObjective):
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """See `soft_prompt.continue_text`."""
         return soft_prompt.continue_text(
             self.soft[1], self.bos_id, ids, new_tokens, self.max_length
         )
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
-        """See `soft_prompt.fill_blanks`."""
         frame = (self.bos_id, self.eos_id)
         return soft_prompt.fill_blanks(self.soft[0], frame, parts, blanks, self.max_piece)
 

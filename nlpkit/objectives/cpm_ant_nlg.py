@@ -22,7 +22,7 @@ from nlpkit.contracts.task import Item
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.examples import soft_prompt
-from nlpkit.objectives.tasks.choices import MEANING, Choices, target_of
+from nlpkit.objectives.tasks.choices import MEANING, Choices, read_target
 from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Objective(WrittenTarget, soft_prompt.PromptTask):
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return input and target; raise `RowError`."""
         config = self.config
-        return row.text(config.input), target_of(row, config.target, config.choices)
+        return row.text(config.input), read_target(row, config.target, config.choices)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the input is cut first, then the target's end."""

@@ -29,8 +29,8 @@ from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import (
     Choices,
     OptionAs,
-    choice_names,
     find_option,
+    name_choices,
     read_choice,
     read_options,
 )
@@ -198,7 +198,7 @@ def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
 def _check_options(config: Config, row: Row) -> tuple[list[str], int]:
     """Return the options and the index of the right one; raise `RowError`."""
     if config.choices is not None:
-        options = choice_names(config.choices)
+        options = name_choices(config.choices)
         return options, options.index(read_choice(row, config.target, config.choices))
     options = read_options(row, config.options)
     return options, find_option(row, config.target, config.target_as, options, "target_as")

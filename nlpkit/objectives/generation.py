@@ -26,7 +26,7 @@ from nlpkit.contracts.tokenizer import Extendable, Template
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
 from nlpkit.objectives.examples.text import check_length
-from nlpkit.objectives.tasks.choices import MEANING, Choices, target_of
+from nlpkit.objectives.tasks.choices import MEANING, Choices, read_target
 from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
 
 
@@ -111,7 +111,7 @@ class Objective(WrittenTarget):
         if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
             what = "empty" if value == "" else kind_of(value)
             raise RowError(f'"{source}" is {what}, not a string or an integer')
-        return str(value), target_of(row, config.target, config.choices)
+        return str(value), read_target(row, config.target, config.choices)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the source is cut first, then the target's end."""

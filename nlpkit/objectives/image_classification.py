@@ -23,7 +23,7 @@ from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
 from nlpkit.objectives.tasks.choices import Choices
-from nlpkit.objectives.tasks.states import known_class, with_classes
+from nlpkit.objectives.tasks.states import add_classes, read_class
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Objective(Task):
 
     @classmethod
     def complete(cls, config: Config, rows: Iterable[Row]) -> Any:
-        return with_classes(config, rows)
+        return add_classes(config, rows)
 
     @classmethod
     def with_preprocessor(cls, config: Config, settings: Mapping[str, Any]) -> Config:
@@ -161,13 +161,13 @@ class Objective(Task):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return nothing to tokenise; raise `RowError` for an image or a class that is unfit."""
-        known_class(row, self.config)
+        read_class(row, self.config)
         self._image(row)
         return ()
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the image (H, W, D) of a row; its tokens are the class token and the patches."""
-        label = self.config.labels.index(known_class(row, self.config))
+        label = self.config.labels.index(read_class(row, self.config))
         return Item((self._image(row),), label, self.size)
 
     def augment(self, item: Item, rng: np.random.Generator) -> Item:

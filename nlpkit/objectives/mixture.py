@@ -207,7 +207,7 @@ class Objective(TextObjective):
         counts: dict[str, int] = {}
         for number, member in enumerate(self.members):
             chosen = batch[MEMBER] == number
-            own = members.sequences_of(member, batch, batch[TOKENS], chosen)
+            own = members.select_sequences(member, batch, batch[TOKENS], chosen)
             own[LENGTHS] = batch[TOKENS][chosen]
             for name, count in member.num_targets(own).items():
                 counts[name] = counts.get(name, 0) + count
@@ -247,9 +247,9 @@ class Objective(TextObjective):
         if not present:
             chosen = np.arange(len(chosen)) == 0
         sizes = np.array(batch.lengths)
-        fields = members.sequences_of(member, batch.fields, sizes, chosen)
+        fields = members.select_sequences(member, batch.fields, sizes, chosen)
         own = Batch(fields, tuple(sizes[chosen].tolist()), progress=batch.progress)
-        loss = member.loss(model, members.rows_of(hidden, np.repeat(chosen, sizes)), own)
+        loss = member.loss(model, members.select_rows(hidden, np.repeat(chosen, sizes)), own)
         terms = {}
         for name, term in loss.terms.items():
             parts = term.parts or {name: (term.loss_sum.detach(), term.num_targets)}

@@ -25,7 +25,7 @@ from nlpkit.contracts.task import Answer, Item
 from nlpkit.contracts.tokenizer import Aligned, Extendable
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives.tasks.answers import Answer as AnswerSpan
-from nlpkit.objectives.tasks.answers import Found, answers_of, best_span, tokens_of, trim_spans
+from nlpkit.objectives.tasks.answers import Found, best_span, find_tokens, read_answers, trim_spans
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.rows import count_cut, group_softmax_loss, last_tokens, shorten
 from nlpkit.objectives.tasks.windows import Located, token_windows
@@ -149,7 +149,7 @@ class Objective(FramedTask):
 
     def _answers(self, row: Row, context: str) -> list[AnswerSpan]:
         nearest = self.config.nearest_answer
-        return answers_of(row, self.config.answers, context, nearest=nearest)
+        return read_answers(row, self.config.answers, context, nearest=nearest)
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, with the characters of each token."""
@@ -172,7 +172,7 @@ class Objective(FramedTask):
         text = row.text(config.context)
         answers = self._answers(row, text)
         spans = np.array(context.spans, np.int32).reshape(-1, 2)
-        inside = tokens_of(spans, answers[0]) if answers else None
+        inside = find_tokens(spans, answers[0]) if answers else None
         cut = count_cut(lost, "question")
         if answers and inside is None:
             cut["answers without a token"] = 1

@@ -128,7 +128,7 @@ class Objective(SourceTarget, Task):
     @classmethod
     def sides(cls, config: Any, row: Row) -> tuple[str, str]:
         """Return source and target, also what trains their tokenizers; raise `RowError`."""
-        return config.prefix + source_of(config, row), target_of(config, row)
+        return config.prefix + read_source(config, row), read_target(config, row)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; a source or target that is too long loses its end."""
@@ -136,7 +136,7 @@ class Objective(SourceTarget, Task):
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
         cut = count_cut(source_cut, "source") | count_cut(target_cut, "target")
         size = len(source) + len(target) + 2
-        label, text = target_of(self.config, row), source_of(self.config, row)
+        label, text = read_target(self.config, row), read_source(self.config, row)
         return Item((source, target), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:
@@ -148,12 +148,12 @@ class Objective(SourceTarget, Task):
         return self.made(*item.parts)
 
 
-def source_of(config: Config, row: Row) -> str:
+def read_source(config: Config, row: Row) -> str:
     """Return the source of a row without the prefix; raise `RowError`."""
     return row.text(config.given)
 
 
-def target_of(config: Config, row: Row) -> str:
+def read_target(config: Config, row: Row) -> str:
     """Return the target of a row, also a number; raise `RowError`, `LeftOut`."""
     if config.choices is not None:
         return read_choice(row, config.target, config.choices)

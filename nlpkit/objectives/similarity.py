@@ -80,7 +80,7 @@ class Objective(LabelTask):
         """Return cross entropy or squared error, summed over rows."""
         import torch.nn.functional as F
 
-        sums, right = _added(outputs, groups, batch)
+        sums, right = _add_orders(outputs, groups, batch)
         if self.config.regression:
             return F.mse_loss(sums[:, 0], right, reduction="sum")
         return F.cross_entropy(sums, right.long(), reduction="sum")
@@ -89,7 +89,7 @@ class Objective(LabelTask):
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
     ) -> list[tuple[str, str]]:
         """Return (most likely class, right class) or (number, right number) of each row."""
-        sums, right = _added(outputs, groups, batch)
+        sums, right = _add_orders(outputs, groups, batch)
         if self.config.regression:
             pairs = zip(sums[:, 0].tolist(), right.tolist(), strict=True)
             return [(repr(a), repr(b)) for a, b in pairs]
@@ -98,7 +98,7 @@ class Objective(LabelTask):
         return [(labels[a], labels[int(b)]) for a, b in zip(chosen, right.tolist(), strict=True)]
 
 
-def _added(
+def _add_orders(
     outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the sums (G, O) of each row's sequences and the labels (G,).

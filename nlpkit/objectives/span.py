@@ -27,8 +27,8 @@ from nlpkit.objectives.examples.masking import (
     Drawn,
     MaskConfig,
     TextMasking,
-    of_units,
-    words_of,
+    number_words,
+    rank_units,
 )
 
 if TYPE_CHECKING:
@@ -89,17 +89,17 @@ class Objective(TextMasking):
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
     ) -> Drawn:
         """Return thresholds that are the same for all tokens of a span."""
-        words = words_of(example, where)
+        words = number_words(example, where)
         count = int(words[-1]) + 1 if len(words) else 0
         lengths = self.lengths(count, rng)
-        starts = placed(count, lengths, rng)
+        starts = place_spans(count, lengths, rng)
         of_word = np.full(count + 1, len(lengths))  # the last: no span
         inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         of_word[np.repeat(starts, lengths) + inside] = np.repeat(
             rng.permutation(len(lengths)), lengths
         )
         units = of_word[words]
-        thresholds = np.append(of_units(units, len(lengths), rng), NEVER)
+        thresholds = np.append(rank_units(units, len(lengths), rng), NEVER)
         return Drawn(thresholds[units], units)
 
     def lengths(self, words: int, rng: np.random.Generator) -> np.ndarray:
@@ -170,7 +170,7 @@ class Objective(TextMasking):
         return Term(loss_sum, len(index), weight=self.config.boundary_weight)
 
 
-def placed(words: int, lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def place_spans(words: int, lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return where spans of these lengths (U,) begin in a text, with a free word between two.
 
     All such placements are equally likely: each span is before another one of the free words, or

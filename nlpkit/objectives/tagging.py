@@ -23,7 +23,7 @@ from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
-from nlpkit.objectives.tasks.windows import BETWEEN, Located, space_words, word_windows, words_in
+from nlpkit.objectives.tasks.windows import BETWEEN, Located, read_words, space_words, word_windows
 from nlpkit.plural import number_of
 from nlpkit.score.counts.tags import WrongTag, is_allowed, parse
 
@@ -121,7 +121,7 @@ class Objective(FramedTask):
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the words with line breaks between them; raise `RowError`."""
-        words, tags = words_in(row, self.config.words), _tags(row, self.config)
+        words, tags = read_words(row, self.config.words), _tags(row, self.config)
         if len(words) != len(tags):
             raise RowError(
                 f'"{self.config.words}" has {number_of(len(words), "words")} and '

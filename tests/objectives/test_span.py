@@ -32,7 +32,7 @@ def test_placements_of_spans_are_equally_likely_and_never_touch() -> None:
     count = 60_000
     found: dict[tuple[int, ...], int] = {}
     for _ in range(count):
-        starts = tuple(span.placed(6, lengths, rng).tolist())
+        starts = tuple(span.place_spans(6, lengths, rng).tolist())
         found[starts] = found.get(starts, 0) + 1
     # By hand: the first at 0, 1 or 2, the second at least one word after it.
     wanted = {(0, 3), (0, 4), (0, 5), (1, 4), (1, 5), (2, 5)}
@@ -47,7 +47,7 @@ def test_spans_of_short_texts_fit(words: int) -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         lengths = objective.lengths(words, rng)
-        starts = span.placed(words, lengths, rng)
+        starts = span.place_spans(words, lengths, rng)
         stops = starts + lengths
         assert (lengths > 0).all()
         assert (starts[1:] > stops[:-1]).all()

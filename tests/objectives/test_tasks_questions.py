@@ -18,7 +18,7 @@ from nlpkit.errors import DataError
 from nlpkit.models.bert.model import Model as Bert
 from nlpkit.objectives.examples.text import forward
 from nlpkit.objectives.question_answering import best_span
-from nlpkit.objectives.tasks.answers import Found, answers_of
+from nlpkit.objectives.tasks.answers import Found, read_answers
 from nlpkit.objectives.tasks.windows import token_windows
 from tests._spans import BERT, batch_of, bound, items, row, take_body, their_config
 
@@ -261,7 +261,7 @@ def test_nearest_answer_corrects_a_wrong_place() -> None:
 def test_nearest_of_two_places_is_taken(start: int, place: int) -> None:
     context = "cat dog cat"
     answers = {"answers": [{"text": "cat", "answer_start": start}]}
-    (found,) = answers_of(row(**answers), "answers", context, nearest=True)
+    (found,) = read_answers(row(**answers), "answers", context, nearest=True)
     assert found == ("cat", place, place + 3)
 
 

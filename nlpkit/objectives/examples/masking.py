@@ -229,7 +229,7 @@ class TextMasking(Masking):
         ]
 
 
-def words_of(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:
+def number_words(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.ndarray:
     """Return the number of the word, from 0, of each token of text at `where` (M,).
 
     Raises:
@@ -251,13 +251,13 @@ def draw_words(
     example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
 ) -> Drawn:
     """Return thresholds (M,) that are the same for all tokens of a word."""
-    words = words_of(example, where)
+    words = number_words(example, where)
     count = int(words.max(initial=-1)) + 1
     order = rng.permutation(count)[words]
-    return Drawn(of_units(order, count, rng)[order])
+    return Drawn(rank_units(order, count, rng)[order])
 
 
-def of_units(units: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+def rank_units(units: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """Return the thresholds (U,) of the units 0, 1, … `count` - 1, which are taken in this order.
 
     `units` (M,) has the unit of each token; a greater number is no unit. At rate r units are

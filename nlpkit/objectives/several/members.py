@@ -81,7 +81,7 @@ def sum_terms(name: str, one: Term, other: Term) -> Term:
     )
 
 
-def sequences_of(
+def select_sequences(
     member: Objective, fields: Mapping[str, Any], sizes: np.ndarray, chosen: np.ndarray
 ) -> dict[str, Any]:
     """Return a member's fields for the sequences `chosen` (S,) bool, of `sizes` (S,) tokens."""
@@ -92,11 +92,11 @@ def sequences_of(
         picked["source"] = np.repeat(chosen, lengths)
         found[SOURCE_LENGTHS] = tuple(lengths[chosen].tolist())
     return found | {
-        name: rows_of(fields[name], picked[kind.per]) for name, kind in member.fields.items()
+        name: select_rows(fields[name], picked[kind.per]) for name, kind in member.fields.items()
     }
 
 
-def rows_of(values: Any, chosen: np.ndarray) -> Any:
+def select_rows(values: Any, chosen: np.ndarray) -> Any:
     """Return the rows `chosen` (N,) bool of an array or a tensor."""
     if isinstance(values, np.ndarray):
         return values[chosen]

@@ -29,7 +29,7 @@ class Found(NamedTuple):
     margin: float
 
 
-def answers_of(row: Row, column: str, context: str, *, nearest: bool) -> list[Answer]:
+def read_answers(row: Row, column: str, context: str, *, nearest: bool) -> list[Answer]:
     """Return the answers in a column; none if the question has none.
 
     A column has a list of `{"text": …, "answer_start": …}` as in SQuAD, or an object with the lists
@@ -104,7 +104,7 @@ def trim_spans(text: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, i
     return found
 
 
-def tokens_of(spans: np.ndarray, answer: Answer) -> tuple[int, int] | None:
+def find_tokens(spans: np.ndarray, answer: Answer) -> tuple[int, int] | None:
     """Return the first and the last token with a character of the answer, or None."""
     inside = np.flatnonzero((spans[:, 1] > answer.start) & (spans[:, 0] < answer.stop))
     return (int(inside[0]), int(inside[-1])) if len(inside) else None

@@ -91,7 +91,7 @@ def _short(key: str) -> str:
     return repr(key if len(key) <= _LONGEST else f"{key[:_LONGEST]}…")
 
 
-def choice_names(choices: dict[str, str | None] | list[str]) -> list[str]:
+def name_choices(choices: dict[str, str | None] | list[str]) -> list[str]:
     """Return what there is to choose from, in the recipe's order, each once."""
     texts = choices if isinstance(choices, list) else choices.values()
     return list(dict.fromkeys(text for text in texts if text is not None))
@@ -177,6 +177,6 @@ def find_option(
     )
 
 
-def target_of(row: Row, column: str, choices: dict[str, str | None] | list[str] | None) -> str:
+def read_target(row: Row, column: str, choices: dict[str, str | None] | list[str] | None) -> str:
     """Return the text of a target that is to be written; raise `RowError`, `LeftOut`."""
     return row.text(column) if choices is None else read_choice(row, column, choices)

@@ -13,7 +13,7 @@ import numpy as np
 from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item, Question, Task
 from nlpkit.objectives.examples.text import LabelTargets
-from nlpkit.objectives.tasks.choices import target_of
+from nlpkit.objectives.tasks.choices import read_target
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +25,7 @@ class WrittenTarget(LabelTargets, Task):
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
         """Return the target, which is to be written; raise `RowError`."""
-        target = target_of(row, config.target, config.choices)
+        target = read_target(row, config.target, config.choices)
         return Question((), (), target, target)
 
     @property

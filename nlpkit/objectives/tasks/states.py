@@ -26,7 +26,7 @@ from nlpkit.contracts.task import Item, Question, Wording
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import as_template, columns
 from nlpkit.errors import DataError
-from nlpkit.objectives.tasks.choices import MEANING, Choices, choice_names, read_choice
+from nlpkit.objectives.tasks.choices import MEANING, Choices, name_choices, read_choice
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 
@@ -54,7 +54,7 @@ class LabelConfig(FramedConfig):
     def _choices_are_classes(self) -> Self:
         if self.choices is None or self.labels is None:
             return self
-        if others := [name for name in choice_names(self.choices) if name not in self.labels]:
+        if others := [name for name in name_choices(self.choices) if name not in self.labels]:
             raise ValueError(f"choices: {others[0]!r} is none of labels, {', '.join(self.labels)}")
         return self
 
@@ -118,15 +118,15 @@ class StateTask(FramedTask):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return L3, summed over rows; `parts` has L2 and L1 without their weights."""
-        return self._computed(model, hidden, batch)[0]
+        return self._compute(model, hidden, batch)[0]
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
-        loss, outputs, groups = self._computed(model, hidden, batch)
+        loss, outputs, groups = self._compute(model, hidden, batch)
         return loss, self.predictions(outputs, groups, batch.fields)
 
-    def _computed(
+    def _compute(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
         """Return the loss, the outputs (S, O) of sequences and the indices (S,) of their rows."""
@@ -185,19 +185,19 @@ class LabelTask(StateTask):
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
-        return with_classes(config, rows)
+        return add_classes(config, rows)
 
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
         """Return the classes as answers; raise `RowError`."""
-        name = known_class(row, config)
+        name = read_class(row, config)
         return Question(tuple(config.labels), tuple(config.labels), name, name)
 
     def label(self, row: Row) -> float:
-        return self.config.labels.index(known_class(row, self.config))
+        return self.config.labels.index(read_class(row, self.config))
 
 
-def with_classes(config: Any, rows: Iterable[Row]) -> Any:
+def add_classes(config: Any, rows: Iterable[Row]) -> Any:
     """Return `config` with `labels`, the classes of the training rows, unless it lists classes.
 
     Raises:
@@ -206,11 +206,11 @@ def with_classes(config: Any, rows: Iterable[Row]) -> Any:
     if config.labels is not None:
         return config
     if config.choices is not None:
-        return config.model_copy(update={"labels": choice_names(config.choices)})
+        return config.model_copy(update={"labels": name_choices(config.choices)})
     classes = set()
     for row in rows:
         try:
-            classes.add(class_name(row, config.label))
+            classes.add(read_class_name(row, config.label))
         except RowError as error:
             raise DataError(f"{row.file}:{row.line}: {error.what}") from error
     numbers = all(name.removeprefix("-").isdecimal() for name in classes)
@@ -224,18 +224,18 @@ def with_classes(config: Any, rows: Iterable[Row]) -> Any:
     return config.model_copy(update={"labels": names})
 
 
-def known_class(row: Row, config: Any) -> str:
+def read_class(row: Row, config: Any) -> str:
     """Return the row's class; raise `RowError` if it is none of `config.labels`."""
     if config.choices is not None:
         return read_choice(row, config.label, config.choices)
-    name = class_name(row, config.label)
+    name = read_class_name(row, config.label)
     if name not in config.labels:
         known = ", ".join(config.labels[:10])
         raise RowError(f'"{config.label}" is {name!r}, none of the classes {known}')
     return name
 
 
-def class_name(row: Row, column: str) -> str:
+def read_class_name(row: Row, column: str) -> str:
     """Return the class in a column, a string or an integer; raise `RowError`."""
     value = row.value(column)
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":

@@ -83,7 +83,7 @@ def space_words(words: Sequence[str]) -> list[str]:
     return spaced
 
 
-def words_in(row: Row, column: str) -> list[str]:
+def read_words(row: Row, column: str) -> list[str]:
     """Return the words in a column: of a list, or the characters of a text; raise `RowError`."""
     value = row.value(column)
     words = list(value) if isinstance(value, str) else value
