@@ -9,6 +9,7 @@ def command(recipe: RecipeName, common: Common, runs: RunOptions) -> None:
 import dataclasses
 import inspect
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +44,12 @@ def option(names: str, about: str, **more: Any) -> Any:
 def argument(metavar: str, about: str, **more: Any) -> Any:
     """Declare an argument, within `Annotated`."""
     return typer.Argument(metavar=metavar, help=about, **more)
+
+
+def _check_device(name: str) -> str:
+    if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+        raise typer.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:1")
+    return name
 
 
 def parse_by(read: Callable[[str], float]) -> Callable[[str], float]:
@@ -87,6 +94,7 @@ class Common:
         "--device NAME",
         "auto, cpu, cuda or cuda:1",
         default="auto",
+        callback=_check_device,
         autocompletion=lambda: ["auto", "cpu", "cuda"],
     )
     precision: Literal["auto", "fp32", "bf16"] = option(

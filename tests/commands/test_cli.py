@@ -557,12 +557,13 @@ def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        (["--device", "gpu"], "'gpu' is none of auto, cpu, cuda, cuda:1"),
         (["--max-time", "soon"], "'soon' is not a time such as 90s, 50m or 1h30m"),
         (["-q", "-v"], "-q and -v exclude each other"),
     ],
 )
 def test_options_out_of_range_give_2(options, said, monkeypatch, capsys):
-    @shared()
+    @shared("device")
     def command(common: Common, runs: RunOptions) -> None:
         """Never run."""
         raise AssertionError
