@@ -4,10 +4,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Common, RecipeName, RunOptions, option, shared
 from nlpkit.commands.pretrain import SHARED, train
+from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -68,11 +70,26 @@ def _load(common: Common, recipe: str, start: Start, more: Sequence[str] = ()) -
         sets.append(f"out={json.dumps(common.out)}")
     sets += more
     resolved = recipes.load(recipe, sets)
+    if start.start is not None and (link := _find_old_link(start.start, resolved.recipe.out)):
+        sets.append(f"init_from={json.dumps(link)}")
+        resolved = recipes.load(recipe, sets)
     _check_start(resolved)
     if common.family is not None:
         section = _build_section(resolved, common.family)
         resolved = recipes.load(recipe, [*sets, f"model={section}"])
     return resolved
+
+
+def _find_old_link(start: str, out: str) -> str | None:
+    """Return the link to the latest checkpoint of `start` if the run in `out` began with it.
+
+    f0ab896 recorded it in place of a run, and such runs must resume.
+    """
+    from nlpkit.checkpoints.run_directory import RECIPE
+    from nlpkit.recipe import load
+
+    link, kept = str(Path(start) / "checkpoints/latest"), user_path(out) / RECIPE
+    return link if kept.is_file() and load(str(kept)).recipe.init_from == link else None
 
 
 def _build_section(resolved: "Resolved", family: str) -> str:

@@ -71,6 +71,17 @@ def test_finetune_from_takes_the_best_checkpoint_of_a_run_and_the_latest_without
                    "--from", tmp_path / "other")
     )  # fmt: skip
     assert "is finished; nothing to do" in again.stderr
+    # Also one of f0ab896, which put the pointer in place of the run.
+    kept = tmp_path / "two/recipe.yaml"
+    text = kept.read_text("utf-8")
+    assert f"init_from: {tmp_path}/other\n" in text
+    text = text.replace(f"{tmp_path}/other\n", f"{tmp_path}/other/checkpoints/latest\n")
+    kept.write_text(text, encoding="utf-8")
+    again = done(
+        server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "two",
+                   "--from", tmp_path / "other")
+    )  # fmt: skip
+    assert "is finished; nothing to do" in again.stderr
     best.symlink_to("step-00000004")
     three = done(
         server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "three", "--dry-run",
