@@ -319,7 +319,7 @@ def test_wrong_rows_are_named_by_file_and_line(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
     lines = (folder / "nlu.train.jsonl").read_text(encoding="utf-8").splitlines()
-    row = json.loads(lines[6]) | {"target": "1"}
+    row = json.loads(lines[6]) | {"target": "one"}
     bad = tmp_path / "bad.jsonl.gz"
     bad.write_bytes(gzip.compress("\n".join([*lines[:6], json.dumps(row), *lines[7:]]).encode()))
     broken = tmp_path / "broken.jsonl"
@@ -332,7 +332,11 @@ def test_wrong_rows_are_named_by_file_and_line(
         words = [word for each in sets for word in ("--set", each)]
         return server.run("finetune", folder / f"{task}.yaml", "--out", tmp_path / "out", *words)
 
-    _refused(run("nlu", f"data.train=[{bad}]"), 3, f'{bad}:7: "target" is a string, not an integer')
+    _refused(
+        run("nlu", f"data.train=[{bad}]"),
+        3,
+        f'{bad}:7: "target" is "one", not the number of an option, ',
+    )
     _refused(run("nlu", f"data.train=[{broken}]"), 3, f"{broken}:9: ")
     _refused(run("nlu", f"data.train=[{tmp_path}/empty.jsonl]"), 3, "empty.jsonl: empty file")
     named = _refused(run("nlg", "objective.target=targt"), 3, 'no "targt", did you mean target?')
