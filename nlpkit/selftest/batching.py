@@ -210,7 +210,7 @@ def _compute_gradient(bench: Bench, step: Step) -> Tensor:
     training = Training(bench.subject.model, bench.subject.objective)
     given = {"params": training.parameters(), "initial_lr": 1.0}
     optimizer = _Gradients([given], lr=1.0)
-    settings = bench.run.settings.model_copy(update={"clip": None})
+    settings = bench.run.settings.model_copy(update={"clip": None, "steps": 1})
     job = Job(
         accelerator=bench.run.accelerator,
         training=training,
