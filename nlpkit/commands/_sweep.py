@@ -51,6 +51,8 @@ def sweep(asked: Sweep) -> None:
         pretrain.check_directory(run.resolved, common, asked.options.allow_change)
         _check_surroundings(run)
     _check_folder(root, axes, runs)
+    if common.device not in ("auto", "cpu"):
+        _check_device(runs[0])
     if common.dry_run:
         log.info(f"{number_of(len(runs), 'runs')} in {root}; the first one:")
         pretrain.train_one(runs[0].resolved, common, asked.options)
@@ -109,6 +111,13 @@ def _check_surroundings(run: GridRun) -> None:
     if any("-" in source.files for source in (*data.train, *data.valid)):
         raise UsageError("data: -: stdin can be read by one run only; write it into a file")
     columns.check(run.resolved)
+
+
+def _check_device(run: GridRun) -> None:
+    """Exit if the device is not there; a child looks, since who has looked cannot be forked."""
+    with _pass_signals_on() as child:
+        if code := child.run([*run.arguments, "--dry-run", "-q"]):
+            raise SystemExit(code)
 
 
 def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:

@@ -95,7 +95,7 @@ def build(
     how = "from the cache"
     if not _is_sound(path, callbacks):
         how = "tokenised"
-        with cache.scratch(path.parent) as workdir:
+        with cache.scratch(path.parent) as workdir, cache.write_errors(path):
             built = workdir / "store"
             built.mkdir()
             counts = tokenize(files, job, built, workdir, callbacks)
@@ -105,14 +105,18 @@ def build(
                     raise FileError(f"{file.name}: changed while it was being read; start again")
             cache.publish(built, path)
     store = TokenStore(path, [file.name for file in files])
+    callbacks.note(f"data: {_describe(store, files, encoding)}, {how}")
+    return store
+
+
+def _describe(store: TokenStore, files: Sequence[TextFile], encoding: Encoding) -> str:
     read = name_first([each.name for file in files for each in file.parts])
     unknown = ""
     if number := store.counts.unknown:
         what = "more left out as unknown" if encoding.drop_unknown else "of them unknown"
         unknown = f", {number:,} {what}"
     documents, tokens = number_of(len(store), "documents"), number_of(store.tokens, "tokens")
-    callbacks.note(f"data: {read}: {documents}, {tokens}{unknown}, {how}")
-    return store
+    return f"{read}: {documents}, {tokens}{unknown}"
 
 
 def _is_sound(path: Path, callbacks: Callbacks) -> bool:

@@ -42,6 +42,7 @@ class History:
     settings: dict[str, str]
     steps: list[Record]
     evaluations: dict[int, Record]
+    spent: float = 0.0
 
     def column(self, name: str) -> np.ndarray:
         """Return one of COLUMNS for all recorded steps (S,); NaN where a step does not have it."""
@@ -122,7 +123,8 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
         for record in records
         if "held_out" in record
     }
-    return History(label, path, RunDirectory(path).status(), settings, steps, evaluations)
+    spent = max((record.get("spent") or 0.0 for record in records), default=0.0)
+    return History(label, path, RunDirectory(path).status(), settings, steps, evaluations, spent)
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -112,9 +112,8 @@ def _collect_facts(history: History) -> dict[str, str]:
     }
     budget = status.get("budget_seconds")
     if budget is not None:
-        spent = max((record.get("spent") or 0.0 for record in history.steps), default=0.0)
         facts["steps"] = f"{history.last_step:,}"
-        used = f"{format_duration(spent)} of " if spent else ""
+        used = f"{format_duration(history.spent)} of " if history.spent else ""
         facts["budget"] = used + format_duration(budget)
     if history.steps:
         speed, memory = history.column("tokens_per_second"), history.column("memory_bytes")

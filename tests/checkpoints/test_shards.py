@@ -40,7 +40,7 @@ def test_shards_are_those_of_save_pretrained(tmp_path: Path, limit: str) -> None
 
 def test_size_of_a_shard_that_is_none_is_refused(tmp_path: Path, capsys) -> None:
     assert cli.run(["convert", "model", str(tmp_path / "out"), "--max-shard-size", "2"]) == 2
-    assert "--max-shard-size: '2' is not an amount of memory" in capsys.readouterr().err
+    assert "--max-shard-size': '2' is not an amount of memory" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("family", ["gpt2", "cpm_ant"])

@@ -213,7 +213,7 @@ def test_objective_says_what_it_cannot_write() -> None:
     with pytest.raises(ValueError, match="11 tokens from the first blank to the last; at most 10"):
         objective.fill_blanks([[9], []], [11])
     config = Config(**SIZES, memory=2)
-    with pytest.raises(ValueError, match="blanks are filled in texts of 2 tokens at most"):
+    with pytest.raises(ValueError, match="blanks are filled in texts of at most 2 tokens"):
         _bound(config, part_length=4).fill_blanks([[9, 8], []], [2])
 
 

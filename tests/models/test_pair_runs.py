@@ -167,7 +167,7 @@ def test_rows_after_the_last_token_are_cut_in_t5_alone(run: Path, family: str) -
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (("objective={name: clm}",), "clm does not give source_ids, source_lengths, which family"),
+        (("objective={name: clm}",), "clm does not give source_ids, source_lengths, and family"),
         (("attention={kind: full}",), "full does not fit the model: the decoder needs a kind"),
         # Such as causal; relative_bias, full and group see to the right.
         (

@@ -260,7 +260,7 @@ def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path)
         (
             "{name: seq2seq, ",
             "{name: clm, ",
-            r"7:19: objective\.name: clm does not give source_ids, source_lengths, which family",
+            r"7:19: objective\.name: clm does not give source_ids, source_lengths, and family",
         ),
         (
             "family: tests.parts.encoder_decoder, ",

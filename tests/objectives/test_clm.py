@@ -231,5 +231,5 @@ def test_family_that_sees_to_the_right_is_refused_and_those_that_fit_are_named(t
 
 
 def test_needs_that_a_config_has_as_false_are_missing() -> None:
-    assert missing_needs(Objective, SimpleNamespace(causal=False)) == ["causal"]
+    assert missing_needs(Objective, SimpleNamespace(capabilities={"predicts_tokens"})) == ["causal"]
     assert missing_needs(Objective, registry.load("models", "gpt").Config()) == []

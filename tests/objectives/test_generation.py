@@ -181,7 +181,7 @@ def test_preferences_of_an_outside_part_are_learned(tmp_path: Path) -> None:
         f"good\t{'ab' * n}\t{'xy' * n}\nbad\t{'xy' * n}\t{'ab' * n}\n" for n in (2, 3, 4)
     )
     (tmp_path / "rows.tsv").write_text("label\ttext\twrong\n" + rows * 8, "utf-8")
-    text = RECIPE.replace("ROWS", str(tmp_path / "rows.tsv")).replace("90", "40")
+    text = RECIPE.replace("90", "40").replace("ROWS", str(tmp_path / "rows.tsv"))
     path = tmp_path / "tiny.yaml"
     path.write_text(text.replace("name: generation", "name: tests.parts.preferences"), "utf-8")
     _tiny.pretrain(path, tmp_path / "run")

@@ -87,7 +87,7 @@ def test_rows_of_csv_have_a_column_for_each_pixel() -> None:
     [
         (_cells(*["1"] * 23, "9", "9", "b"), '25 columns beside the class "26"; an image of 4 x 6 '
          "with 1 channel has 24"),
-        (_cells(*["1"] * 25), 'no "26"'),
+        (_cells(*["1"] * 25), "there is no column 26"),
         (_cells(*["1"] * 25, "c"), '"26" is \'c\', none of the classes a, b'),
         (_row(np.zeros((6, 4), np.uint8)), "an image of 6 x 4, and the model reads 4 x 6; set "
          "objective.resize: true"),

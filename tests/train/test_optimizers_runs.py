@@ -163,13 +163,15 @@ def test_two_processes_give_the_losses_of_one_and_resume(
 def test_an_optimizer_that_needs_whole_parameters_is_refused_with_fsdp(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(checks, "is_sharded", lambda processes: processes > 1)
     for name in registry.names("train/optimizers"):
         resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
-        checks.check_optimizer(resolved)
+        checks.check_optimizer(resolved, 2)
     monkeypatch.setattr(registry.load("train/optimizers", "sgd"), "SHARDED", False)
     resolved = recipe.load(str(tiny), ["train.optimizer=sgd"])
+    checks.check_optimizer(resolved, 1)
     with pytest.raises(UsageError) as caught:
-        checks.check_optimizer(resolved)
+        checks.check_optimizer(resolved, 2)
     assert str(caught.value) == (
         "train.optimizer: sgd needs whole parameters, and FSDP shards them; start the "
         "processes without FSDP, or take one of adafactor, adamw, lion, muon"

@@ -131,5 +131,5 @@ def test_model_in_use_is_at_the_end_of_its_run(tmp_path: Path) -> None:
 
 def test_objective_that_does_not_give_progress_is_refused(tmp_path: Path) -> None:
     path = _write(tmp_path, (TOLD[0], "{name: clm, max_length: 64}"))
-    with pytest.raises(RecipeError, match="clm does not give progress, which family tests"):
+    with pytest.raises(RecipeError, match="clm does not give progress, and family tests"):
         recipe.load(str(path))
