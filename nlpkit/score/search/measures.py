@@ -33,7 +33,8 @@ class Measure(NamedTuple):
         if not self.graded:
             grades = [int(grade >= self.rel) for grade in grades]
             ideal = [int(grade >= self.rel) for grade in ideal]
-        return self.formula(grades, ideal, len(grades) if self.cutoff is None else self.cutoff)
+        # The ideal ranking of nDCG has all relevant documents, even if the ranking is shorter.
+        return self.formula(grades, ideal, self.cutoff or max(len(grades), len(ideal)))
 
 
 def _precision(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
@@ -73,11 +74,6 @@ def _ndcg(gains: Sequence[int], judged: Sequence[int], k: int) -> float:
     best = sorted((grade for grade in judged if grade > 0), reverse=True)
     ideal = _dcg(best[:k])
     return _dcg(gains[:k]) / ideal if ideal else 0.0
-
-
-def _ndcg_of_all(gains: Sequence[int], judged: Sequence[int], _k: int) -> float:
-    # The ideal ranking has all relevant documents, even if the ranking is shorter.
-    return _ndcg(gains, judged, max(len(gains), len(judged)))
 
 
 def _dcg(grades: Sequence[int]) -> float:
@@ -125,10 +121,9 @@ def parse(text: str) -> Measure:
         raise UsageError(f"{text}: nDCG takes relevances as gains, so it has no (rel=N)")
     if rel is not None and int(rel) < 1:
         raise UsageError(f"{text}: rel is at least 1")
-    formula = _ndcg_of_all if name == "nDCG" and cutoff is None else _FORMULAS[name]
     canonical = name + (f"(rel={int(rel)})" if rel else "") + (f"@{int(cutoff)}" if cutoff else "")
     return Measure(
-        canonical, formula, int(cutoff) if cutoff else None, int(rel or 1), name == "nDCG"
+        canonical, _FORMULAS[name], int(cutoff) if cutoff else None, int(rel or 1), name == "nDCG"
     )
 
 
