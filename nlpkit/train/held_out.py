@@ -75,17 +75,20 @@ class HeldOut:
         sums.reduce(accelerator)
         (characters,) = reduced(accelerator, [characters])
         figures = _figures(sums, characters if objective.predicts_text else None)
-        if world > 1:
-            pairs = gather_object(pairs)
-        self.predictions = pairs
-        scores = {name: figures["losses"].pop(name, None) for name in objective.scores}
-        if pairs:
-            from nlpkit.train.scores import metrics_of_run
-
-            scores |= metrics_of_run(cast(Task, objective).metrics, pairs)
-        if scores:
+        self.predictions = gather_object(pairs) if world > 1 else pairs
+        if scores := self._score(figures["losses"]):
             figures["metrics"] = scores
         return figures
+
+    def _score(self, losses: dict[str, float | None]) -> dict[str, float | None]:
+        """Return the scores among the losses, which are taken out, and those of the answers."""
+        objective = self.examples.objective
+        scores = {name: losses.pop(name, None) for name in objective.scores}
+        if self.predictions:
+            from nlpkit.train.scores import metrics_of_run
+
+            scores |= metrics_of_run(cast(Task, objective).metrics, self.predictions)
+        return scores
 
     def _answers(self, index: int, predicted: list[Any]) -> list[Answer]:
         items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
