@@ -72,6 +72,7 @@ class Tool(Protocol):
     """A score that reads files of its own kind."""
 
     IS_TOOL: bool = True
+    HAS_SCORE: bool = True  # whether `run` may return a score, which `--fail-under` takes
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:

@@ -74,10 +74,12 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, prog: str, about: str = "", usage: str | None = None):
         super().__init__(prog=prog, description=about, usage=usage, formatter_class=_Formatter)
 
-    def add_shared(self) -> None:
-        """Add the options that metrics and tools have."""
-        text = "exit code 6 if a score is below X, or undefined"
-        self.add_argument("--fail-under", type=float, metavar="X", help=text)
+    def add_shared(self, has_score: bool = True) -> None:
+        """Add the options that metrics and tools have; `--fail-under` where there is a score."""
+        self.set_defaults(fail_under=None)
+        if has_score:
+            text = "exit code 6 if a score is below X, or undefined"
+            self.add_argument("--fail-under", type=float, metavar="X", help=text)
         # `nlpkit.cli` reads it, for any verb.
         text = "show where an error was raised"
         self.add_argument("--traceback", action="store_true", help=text)
@@ -154,7 +156,7 @@ def make_tool_parser(name: str, module: Tool) -> Parser:
     """Return a parser for a tool, which adds arguments of its own."""
     parser = Parser(f"nlpkit score {name}", module.__doc__ or "")
     module.add_arguments(parser)
-    parser.add_shared()
+    parser.add_shared(module.HAS_SCORE)
     return parser
 
 

@@ -240,6 +240,7 @@ def test_search_pipeline_of_the_real_command_line(tmp_path: Path) -> None:
         (("bm25", "missing", "-"), 4),
         (("bm25", "qrels", "-"), 3),
         (("bm25", "d.jsonl", "-", "--k1", "x"), 2),
+        (("bm25", "d.jsonl", "-", "--fail-under", "3"), 2),  # a ranking is no score
         (("ir", "qrels", "run", "-m", "nGDC"), 2),
     ):
         failed = nlpkit(*arguments, "-q")

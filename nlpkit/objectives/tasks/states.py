@@ -48,7 +48,7 @@ class LabelConfig(FramedConfig):
     @property
     def texts(self) -> list[str]:
         """Columns and templates of the texts of a row."""
-        raise NotImplementedError
+        raise NotImplementedError  # each task's own: a base of pydantic cannot be abstract
 
     @model_validator(mode="after")
     def _choices_are_classes(self) -> Self:

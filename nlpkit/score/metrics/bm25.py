@@ -37,6 +37,7 @@ from nlpkit.errors import UsageError
 from nlpkit.score.search import command
 from nlpkit.score.search.inverted_index import Index
 
+HAS_SCORE = False
 VARIANTS = ("lucene", "robertson", "robertson-raw", "atire", "bm25l", "bm25+")
 _WITH_DELTA = ("bm25l", "bm25+")
 # As in bm25s for both variants; Lv and Zhai 2011 use 0.5 for BM25L and 1 for BM25+.

@@ -28,6 +28,7 @@ import numpy as np
 from nlpkit.score.search import command
 from nlpkit.score.search.inverted_index import Index
 
+HAS_SCORE = False
 VARIANTS = ("plain", "unsmoothed", "sublinear", "sklearn")
 
 
