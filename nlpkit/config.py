@@ -25,6 +25,7 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 
 NAME_ALONE = "name_alone"  # type of the error where a part is given by its name, not as settings
 # Far above any model. Within them the bytes of a tensor are a number that torch can have.
@@ -61,7 +62,7 @@ class FrozenConfig(BaseModel):
     # Settings that exclude each other: with `--set`, one takes the place of the others.
     ALTERNATIVES: ClassVar[tuple[tuple[str, ...], ...]] = ()
     # Values of settings in runs and checkpoints that are older than the setting.
-    EARLIER: ClassVar[Mapping[str, Any]] = {}
+    EARLIER: ClassVar[JsonMapping] = {}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -125,7 +126,7 @@ class Part(FrozenConfig):
         return {name: field for name, field in cls.model_fields.items() if name != "config"}
 
     @classmethod
-    def own_in(cls, value: Mapping[str, Any]) -> list[str]:
+    def own_in(cls, value: JsonMapping) -> list[str]:
         """Return the names of `own` that are the recipe's in this section, too."""
         return list(cls.own())
 
@@ -161,7 +162,7 @@ class Part(FrozenConfig):
         return part_config(cls.FOLDER, name).model_validate(value)
 
     @model_serializer(mode="plain")
-    def _serialize(self, info: SerializationInfo) -> dict[str, Any]:
+    def _serialize(self, info: SerializationInfo) -> JsonObject:
         own = {key: getattr(self, key) for key in type(self).own()}
         settings = self.config or {}
         if isinstance(settings, BaseModel):

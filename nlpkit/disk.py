@@ -8,9 +8,10 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonObject
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def write_json(path: Path, content: object) -> None:
         sync(path.parent)
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> JsonObject:
     """Return the object that a JSON file holds; raise `FileError` if it holds none."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

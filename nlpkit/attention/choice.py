@@ -10,6 +10,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import LAYOUT_FIELDS, Kind, ParamSpec, Visibility
 from nlpkit.contracts.request import Heads, Layout, Request
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:  # recipes are free of torch
     from torch import Tensor
@@ -75,12 +76,12 @@ class AttentionChoice(FrozenConfig):
             return self
         return self.model_copy(update={"config": self.config.model_copy(update=changed)})
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return plain values that `from_json` reads."""
         return {"kind": self.kind, **self.config.model_dump(mode="json")}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> AttentionChoice:
+    def from_json(cls, values: JsonMapping) -> AttentionChoice:
         """Return the choice that `to_json` wrote.
 
         Raises:

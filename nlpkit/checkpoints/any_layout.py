@@ -3,7 +3,6 @@ released them (with `models/NAME/original.py`)."""
 
 import contextlib
 import importlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,6 +16,7 @@ from nlpkit.checkpoints.files import OPTIMIZER_STATE
 from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.disk import file_sha256, read_json
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 
 
@@ -148,7 +148,7 @@ def find_tokenizer(path: Path) -> Path:
     return next(filter(tokenizer_files.is_there, directories), directories[0])
 
 
-def read_notes(path: Path) -> dict[str, Any]:
+def read_notes(path: Path) -> JsonObject:
     """Return nlpkit's notes on a checkpoint (`nlpkit.json`), or on the base of adapters."""
     return next((notes for home in find_homes(path) if (notes := hf_layout.read_notes(home))), {})
 
@@ -177,7 +177,7 @@ def hash_base(path: Path) -> str:
     raise UsageError(f"lora: {path} {problem}: nlpkit convert {path} DIR")
 
 
-def _find_base(directory: Path, adapter: Mapping[str, Any]) -> Path:
+def _find_base(directory: Path, adapter: JsonMapping) -> Path:
     """Return the base checkpoint of adapters; its hash is checked if the adapters store one.
 
     Raises:

@@ -11,10 +11,10 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlpkit.disk import file_sha256, name_path_in_errors, sync
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonObject
 
 MANIFEST = "manifest.json"
 TRAINING = "training.json"  # state of the run: step, position in the data, ...
@@ -163,6 +163,6 @@ def find_named(path: Path) -> Path | None:
     raise FileError(f"{path}: the run has no {path.name} checkpoint{remedy}")
 
 
-def describe(path: Path) -> dict[str, Any]:
+def describe(path: Path) -> JsonObject:
     """Return the entry of a file in a manifest."""
     return {"bytes": path.stat().st_size, "sha256": file_sha256(path)}

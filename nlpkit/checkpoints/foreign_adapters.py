@@ -19,6 +19,7 @@ from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_layout import SETTINGS, find_tied_outputs, read_tensors
 from nlpkit.contracts.format import State
 from nlpkit.errors import FileError, UsageError, not_installed
+from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
 from nlpkit.models.layers.head import HEAD, head_names
 
@@ -33,7 +34,7 @@ _CLASSES = {
 
 
 def merge(
-    directory: Path, adapter: Mapping[str, Any], family: str, base: Path, stored: State
+    directory: Path, adapter: JsonMapping, family: str, base: Path, stored: State
 ) -> hf_layout.Content:
     """Return `config.json` and tensors of the base with the adapters merged, in float32.
 
@@ -76,7 +77,7 @@ def merge(
 
 
 def _load_base(
-    adapter: Mapping[str, Any], tensors: Mapping[str, Tensor], family: str, base: Path
+    adapter: JsonMapping, tensors: Mapping[str, Tensor], family: str, base: Path
 ) -> tuple[Any, set[str]]:
     """Return transformers' model of the base, and the tensors that neither directory has."""
     mapping = adapter.get("auto_mapping") or {}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -11,6 +10,7 @@ from torch import Tensor
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonMapping, JsonObject
 
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"  # read where there is no other file: tensors alone
@@ -19,7 +19,7 @@ ADAPTERS = "adapter_config.json"  # of peft; beside it, there are no weights of 
 NOTES = "nlpkit.json"  # the objective with its settings, which transformers does not need
 
 # `config.json` and tensors of a directory, and those of all its subfolders ("": the directory).
-Content = tuple[dict[str, Any], dict[str, Tensor]]
+Content = tuple[JsonObject, dict[str, Tensor]]
 Folders = dict[str, Content]
 
 
@@ -37,7 +37,7 @@ def read(directory: Path, known: Iterable[str] = ()) -> Content:
     """
     settings = read_settings(directory)
     tensors = _read_tensors(directory)
-    inner: dict[str, dict[str, Any]] = {}
+    inner: dict[str, JsonObject] = {}
     for folder in dict.fromkeys((*_named_folders(settings, directory), *known)):
         if (directory / folder).is_dir():
             inner[folder] = read_settings(directory / folder)
@@ -62,7 +62,7 @@ def replace_settings(base: Content, directory: Path) -> Content:
     return {**settings, FOLDERS: inner} if inner else settings, kept
 
 
-def _named_folders(settings: Mapping[str, Any], directory: Path) -> list[str]:
+def _named_folders(settings: JsonMapping, directory: Path) -> list[str]:
     notes = settings.get("nlpkit")
     folders = notes.get("folders", []) if isinstance(notes, dict) else []
     if not isinstance(folders, list) or not all(
@@ -126,23 +126,23 @@ def check_tensors(
             )
 
 
-def read_notes(directory: Path) -> dict[str, Any]:
+def read_notes(directory: Path) -> JsonObject:
     """Return `nlpkit.json`, which holds the objective, or an empty dict if there is none."""
     return read_if_there(directory / NOTES)
 
 
-def read_if_there(path: Path) -> dict[str, Any]:
+def read_if_there(path: Path) -> JsonObject:
     """Return the object in a JSON file, or an empty dict if there is no file."""
     return read_json(path) if path.is_file() else {}
 
 
-def read_adapters(directory: Path) -> dict[str, Any] | None:
+def read_adapters(directory: Path) -> JsonObject | None:
     """Return `adapter_config.json` of a directory, or None if there is none."""
     path = directory / ADAPTERS
     return read_json(path) if path.is_file() else None
 
 
-def read_settings(directory: Path) -> dict[str, Any]:
+def read_settings(directory: Path) -> JsonObject:
     """Return `config.json` of a checkpoint directory."""
     path = directory / "config.json"
     if not path.is_file():

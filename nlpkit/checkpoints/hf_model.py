@@ -16,6 +16,7 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format, hf_reading
@@ -62,13 +63,13 @@ def list_first(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])}{more}"
 
 
-def read_model_type(settings: Mapping[str, Any]) -> Any:
+def read_model_type(settings: JsonMapping) -> Any:
     """Return transformers' name of the family, from `model_type` in `config.json`."""
     model_type = settings.get("model_type")
     return model_type.removeprefix(OWN_TYPE) if isinstance(model_type, str) else model_type
 
 
-def find_family(settings: Mapping[str, Any], directory: Path, family: str | None = None) -> str:
+def find_family(settings: JsonMapping, directory: Path, family: str | None = None) -> str:
     """Return the family that reads a checkpoint.
 
     The family is the argument `family` if it is given, then the family in the checkpoint's notes,
@@ -110,7 +111,7 @@ def find_family(settings: Mapping[str, Any], directory: Path, family: str | None
 def from_hf(
     family: str,
     directory: Path,
-    settings: Mapping[str, Any],
+    settings: JsonMapping,
     tensors: Mapping[str, Tensor],
     *,
     allow_missing: Sequence[str] = (),
@@ -159,7 +160,7 @@ def from_hf(
 
 
 def _match(
-    family: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
+    family: str, settings: JsonMapping, tensors: Mapping[str, Tensor]
 ) -> tuple[ModelConfig, dict[str, Tensor], list[str], dict[str, tuple[int, ...]]]:
     """Return `Config`, the state dict as far as it is there, unused tensors, and all shapes."""
     light, module = families.load(family), families.load_model(family)

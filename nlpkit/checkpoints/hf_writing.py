@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
@@ -17,6 +16,7 @@ from nlpkit.contracts.abilities import Generative, default_new_tokens
 from nlpkit.contracts.format import FOLDERS, HfFormat
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
@@ -59,7 +59,7 @@ def to_hf(
         tensors = hf_format.to_hf_tensors(form, config, body)
     except KeyError as error:
         raise UsageError(f"family {family}: FORMAT.names has no row for {error}") from error
-    notes: dict[str, Any] = {"family": family}
+    notes: JsonObject = {"family": family}
     if inner := {folder: each for folder, each in form.folders.items() if each.present(config)}:
         notes["folders"] = [*inner]
     if config.attention:
@@ -85,7 +85,7 @@ def to_hf(
 
 
 def _add_token_ids(
-    settings: dict[str, Any], form: HfFormat, config: ModelConfig, ids: TokenIds
+    settings: JsonObject, form: HfFormat, config: ModelConfig, ids: TokenIds
 ) -> None:
     for name, found in (("bos_token_id", ids.bos), ("eos_token_id", ids.eos)):
         if found is not None or form.bos_and_eos:
@@ -123,7 +123,7 @@ def write_folders(directory: Path, folders: Folders, max_shard: int | None = Non
 
 def write(
     directory: Path,
-    settings: Mapping[str, Any],
+    settings: JsonMapping,
     tensors: Mapping[str, Tensor],
     max_shard: int | None = None,
 ) -> None:
@@ -159,14 +159,14 @@ def save_tensors(
     path.chmod(permissions)
 
 
-def write_settings(directory: Path, settings: Mapping[str, Any]) -> None:
+def write_settings(directory: Path, settings: JsonMapping) -> None:
     """Write `config.json`."""
     own = {name: value for name, value in settings.items() if name != FOLDERS}
     text = json.dumps(own, indent=2, ensure_ascii=False)
     (directory / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def write_notes(directory: Path, notes: Mapping[str, Any]) -> None:
+def write_notes(directory: Path, notes: JsonMapping) -> None:
     """Write `nlpkit.json`."""
     text = json.dumps(notes, indent=1, ensure_ascii=False)
     (directory / NOTES).write_text(text + "\n", encoding="utf-8")
@@ -179,8 +179,8 @@ GENERATION = "generation_config.json"
 
 
 def choose_generation(
-    objective: object, tokenizer: Tokenizer | None, settings: dict[str, Any]
-) -> dict[str, Any]:
+    objective: object, tokenizer: Tokenizer | None, settings: JsonObject
+) -> JsonObject:
     """Return the settings of greedy generation, or {} if the model does not generate.
 
     `settings` is the model's `config.json`, whose ids hold here, too.
@@ -191,7 +191,7 @@ def choose_generation(
     ends = list(objective.eos_token_ids)
     two = isinstance(tokenizer, SourceAndTarget)  # the model's padding may be a word of the targets
     padding = None if two else settings.get("pad_token_id")
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "bos_token_id": settings.get("bos_token_id"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         # Finished sequences of a batch are filled with it, also where texts have no padding.
@@ -216,7 +216,7 @@ def find_token_ids(objective: object, tokenizer: Tokenizer | None, config: Model
     return TokenIds(tokenizer.pad_id, tokenizer.bos_id, eos, *targets)
 
 
-def write_generation(directory: Path, settings: dict[str, Any]) -> None:
+def write_generation(directory: Path, settings: JsonObject) -> None:
     """Write the file, unless there are no settings."""
     if settings:
         (directory / GENERATION).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")

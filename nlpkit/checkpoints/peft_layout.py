@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 from nlpkit.checkpoints import hf_layout, hf_writing
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
 from nlpkit.models.formats import hf_format
 from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
@@ -156,13 +156,13 @@ def read_state(
     return lora.rename_adapted(state, targets)
 
 
-def is_own(adapter: Mapping[str, Any]) -> bool:
+def is_own(adapter: JsonMapping) -> bool:
     """Return whether nlpkit wrote this `adapter_config.json`."""
     return "auto_mapping" not in adapter  # peft writes it always
 
 
 def merge(
-    directory: Path, adapter: Mapping[str, Any], family: str, base: hf_layout.Content
+    directory: Path, adapter: JsonMapping, family: str, base: hf_layout.Content
 ) -> hf_layout.Content:
     """Return the content of a base with nlpkit's own adapters merged: W + alpha / r * B A.
 

@@ -12,12 +12,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.disk import name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError, TryAgain, UsageError
+from nlpkit.json_types import JsonObject
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
 DATA_FILES = "data_files.json"  # paths and hashes of the files that were read
@@ -101,7 +101,7 @@ class RunDirectory:
         if not trained and not any(path.is_dir() for path in self.path.iterdir()):
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> JsonObject:
         """Return `run.json`, or an empty dict before the first step."""
         path = self.path / STATUS
         try:

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable
-from typing import Any
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.json_types import JsonObject
 
 # The name of a list, also with --json, and the folder of its parts.
 _LISTS = {
@@ -108,7 +108,7 @@ def _join(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def collect() -> dict[str, Any]:
+def collect() -> JsonObject:
     """Return what `text` shows, by the names of `--json`."""
     return {
         "objectives": list_families(),
@@ -118,7 +118,7 @@ def collect() -> dict[str, Any]:
     }
 
 
-def format_text(found: dict[str, Any]) -> str:
+def format_text(found: JsonObject) -> str:
     """Return the table, the lists below it, and the table of attention kinds, in Markdown."""
     blocks = [format_table(found["objectives"], found["with_other_setting"])]
     for title in _LISTS:

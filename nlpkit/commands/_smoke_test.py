@@ -18,6 +18,7 @@ from nlpkit.data import formats
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.lines import open_bytes
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.train.log import Log
 
@@ -97,7 +98,7 @@ def _shrink(
     budget = min(recipe.train.batch_budget, max(_TOKENS, *lengths))
     sizes = {"steps": _STEPS, "warmup_steps": 1, "eval_every": 1, "save_every": 1}
     sizes |= {"tokens_per_step": budget, "tokens_per_batch": budget}
-    unset: dict[str, Any] = dict.fromkeys(("epochs", "budget", "memory", "warmup_ratio"))
+    unset: JsonObject = dict.fromkeys(("epochs", "budget", "memory", "warmup_ratio"))
     train, valid = find_inputs(recipe.data, resolved.base, workdir / "stdin", check)
     valid = train if recipe.data.valid_fraction else valid  # a fraction of few rows may be no row
     known = _copy_rows(valid, workdir / "known", _VALID_ROWS, copies)
@@ -117,7 +118,7 @@ def _shrink(
 
 def _copy_rows(
     inputs: Sequence[Input], folder: Path, rows: int, copies: Copies
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return the sources with some of their files: copies of the first rows, or links."""
     sources = []
     for number, source in enumerate(inputs):
@@ -169,7 +170,7 @@ def _first_lines(file: TextFile, rows: int) -> Iterator[bytes]:
             size, quotes = size + len(line), quotes + line.count(b'"')
 
 
-def _run(small: "Resolved", device: str, log: Log, stop: "StopFlag") -> tuple[str, dict[str, Any]]:
+def _run(small: "Resolved", device: str, log: Log, stop: "StopFlag") -> tuple[str, JsonObject]:
     from nlpkit.checkpoints.run_directory import RunDirectory
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import held_out
@@ -184,7 +185,7 @@ def _run(small: "Resolved", device: str, log: Log, stop: "StopFlag") -> tuple[st
     opened = open_checkpoint(made, device=device, info=log.detail, warn=log.warn)
     callbacks = Callbacks(note=log.detail, should_stop=stop.check)
     settings = Settings(max_new_tokens=_NEW_TOKENS)
-    done, values, run = ["opened"], dict[str, Any](), None
+    done, values, run = ["opened"], JsonObject(), None
     try:
         source = find_data(opened, (), None, log, callbacks)
     except UsageError as error:  # no held-out data

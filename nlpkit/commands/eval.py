@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Checkpoint, Common, decoding_settings, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.held_out import Evaluation
@@ -108,7 +109,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     given = {"predictions": common.predictions} | asdict(pictures)
     for name in [name for name, file in given.items() if runs and file is not None]:
         raise UsageError(f"--{name}: {checkpoint} holds runs of --seeds; name one of them")
-    results: list[dict[str, Any]] = []
+    results: list[JsonObject] = []
     with catch_signals(exit_now) as stop:
         for path in [path for _, path in runs] or [Path(checkpoint)]:
             run = _open(path, common, log, stop.check)
@@ -173,7 +174,7 @@ def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "L
     return generation
 
 
-def _print(results: list[dict[str, Any]], seeds: list[int], common: Common) -> None:
+def _print(results: list[JsonObject], seeds: list[int], common: Common) -> None:
     from nlpkit.evaluate.held_out import format_table, select_values
 
     if not seeds:

@@ -3,10 +3,11 @@
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from nlpkit.commands._options import Checkpoint, Common, argument, decoding_settings, option, shared
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
         for output in written.outputs
     ]
     best = outputs[0] if outputs else {"output": "", "score": None, "tokens": 0, "finish": None}
-    values: dict[str, Any] = {"input": written.text, **best}
+    values: JsonObject = {"input": written.text, **best}
     if settings.nbest > 1:
         values["nbest"] = outputs
     text = "\t".join(shown(output).translate(_ESCAPES) for output in written.outputs)

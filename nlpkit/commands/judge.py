@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.likelihood import Likelihood
@@ -58,7 +59,7 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     texts = texts or pairs.read_texts(files, common.text_key)
     likelihood, scores = _score(checkpoint, texts, common, log)
     path, method = str(likelihood.opened.path), likelihood.method
-    result: dict[str, Any] = {"checkpoint": path, "method": method}
+    result: JsonObject = {"checkpoint": path, "method": method}
     table = ""
     if found:
         figures, rows = pairs.compute_figures(found, scores, log.warn)

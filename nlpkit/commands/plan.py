@@ -10,6 +10,7 @@ from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 
 _SECTIONS = ("data", "packing", "model", "estimate")
 _KEYS = 31  # columns; a longer key shifts its own line only
@@ -70,7 +71,7 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
         log.warn(f"{estimate['memory_share']:.0%} of the memory: {estimate['advice']}")
 
 
-def _print(described: dict[str, Any], origin: dict[str, str]) -> None:
+def _print(described: JsonObject, origin: dict[str, str]) -> None:
     for section in _SECTIONS:
         if section in described:
             figures = _flatten({**described[section], "optimizer": {}}, section)

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from nlpkit.report.sweep import Row, Table
@@ -71,7 +72,7 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
     if with_steps := [history for history in histories if history.last_step]:
         output = Path(asked.output) if asked.output is not None else None
         page = str(report.write(paths, output, with_steps))
-    values: dict[str, Any] = {"report": page}
+    values: JsonObject = {"report": page}
     compared = _compare(paths, folders, table, log)
     lines = [_describe(each) for each in compared]
     values |= {"differences": compared} if compared else {}
@@ -87,7 +88,7 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
 
 def _compare(
     paths: Sequence[Path], folders: Sequence[Path], table: "Table", log: "Log"
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """Return the differences of the figure of the table between directories, or between settings.
 
     Directories are compared if each holds runs that differ in the seed alone; runs that are named
@@ -121,8 +122,8 @@ def _compare(
 
 
 def _to_json(
-    sides: Mapping[str, Sequence["Row"]], found: Mapping[str, Any], figure: str
-) -> list[dict[str, Any]]:
+    sides: Mapping[str, Sequence["Row"]], found: JsonMapping, figure: str
+) -> list[JsonObject]:
     first = next(iter(sides))
     return [
         {
@@ -141,7 +142,7 @@ def _to_json(
     ]
 
 
-def _describe(found: Mapping[str, Any]) -> str:
+def _describe(found: JsonMapping) -> str:
     (one, other), (few, more) = found["means"], found["seeds"]
     head = (
         f"{found['figure']}: {found['first']} {one:.4f} ({few} seeds), "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import (
     Checkpoint,
@@ -14,6 +14,7 @@ from nlpkit.commands._options import (
     shared,
 )
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.prompts import Rows
@@ -69,7 +70,7 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
 
 def _score(
     checkpoint: str, rows: "Rows", metrics: Sequence[str], asked: ShotOptions, common: Common
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[JsonObject], list[JsonObject]]:
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
     from nlpkit.runs.open_checkpoint import open_checkpoint
@@ -102,7 +103,7 @@ def _score(
     return results, answers
 
 
-def _print(results: list[dict[str, Any]], prompt: dict[str, Any], common: Common) -> None:
+def _print(results: list[JsonObject], prompt: JsonObject, common: Common) -> None:
     from nlpkit.evaluate.held_out import format_table
     from nlpkit.report import seeds
 
@@ -115,7 +116,7 @@ def _print(results: list[dict[str, Any]], prompt: dict[str, Any], common: Common
     common.print_result(seeds.table(summary), **settings, **summary, prompt=prompt)
 
 
-def _build_prompt(rows: "Rows", shots: int) -> dict[str, Any]:
+def _build_prompt(rows: "Rows", shots: int) -> JsonObject:
     row = rows.rows[0]
     return {
         "text": rows.write_prompt(rows.draw_examples(shots, rows.seed, 0), row),

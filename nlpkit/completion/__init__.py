@@ -7,6 +7,8 @@ which completes file names.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from nlpkit.json_types import JsonObject
+
 if TYPE_CHECKING:
     from nlpkit.recipe.places import Document
 
@@ -49,7 +51,7 @@ def list_settings(ctx: Any, incomplete: str) -> Offers:
     return [*_list_settings(ctx.params, incomplete)]
 
 
-def _list_settings(given: dict[str, Any], incomplete: str) -> Iterator[tuple[str, str]]:
+def _list_settings(given: JsonObject, incomplete: str) -> Iterator[tuple[str, str]]:
     from nlpkit.recipe import known, overrides
 
     document = _read_recipe(given.get("recipe"))

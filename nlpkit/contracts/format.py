@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from nlpkit.json_types import JsonMapping, JsonObject
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 State: TypeAlias = "Mapping[str, Tensor]"
-Settings: TypeAlias = Mapping[str, Any]
-Values: TypeAlias = dict[str, Any]  # settings that are made here
+Settings: TypeAlias = JsonMapping
+Values: TypeAlias = JsonObject  # settings that are made here
 FOLDERS = "nlpkit.folders"  # of settings that were read: config.json of each folder that is there
 
 
@@ -39,9 +41,9 @@ class HfFormat:
     sizes: Mapping[str, str]  # our settings with transformers' names
     pipeline: str = "feature-extraction"  # the Hub's name of what the class does
     # transformers' settings that config.json may lack, with the values that are meant then
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    defaults: JsonMapping = field(default_factory=dict)
     # transformers' settings that make another model, with the only value that the family has.
-    fixed: Mapping[str, Any] = field(default_factory=dict)
+    fixed: JsonMapping = field(default_factory=dict)
     body: str = ""  # prefix of the body's names in a transformers model with a head
     copies: Mapping[str, str] = field(default_factory=dict)  # their tensors that are copies of ours
     # Ends of their tensors' names in old checkpoints, with the ends that they have now.

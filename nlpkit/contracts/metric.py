@@ -7,9 +7,11 @@ first line of its docstring is its help.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
+
+from nlpkit.json_types import JsonMapping
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +43,7 @@ class Score(NamedTuple):
     verbose: str = ""  # what follows the number on the text line
     # More for --json, such as counts. The command line says what `warnings` has, a list of lines,
     # and warns of a `ratio` (length of the hypotheses by that of the references) far from 1.
-    details: Mapping[str, Any] = MappingProxyType({})
+    details: JsonMapping = MappingProxyType({})
     percent: bool = True  # 0…100 as BLEU is, for rounding in text
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Spans
 from nlpkit.contracts.family_model import LanguageModel
+from nlpkit.json_types import JsonMapping
 
 if TYPE_CHECKING:
     import torch
@@ -179,7 +180,7 @@ class Objective(ABC):
     # Files of a checkpoint that `transformers` reads, such as its processor's.
 
     @classmethod
-    def with_preprocessor(cls, config: Any, settings: Mapping[str, Any]) -> Any:
+    def with_preprocessor(cls, config: Any, settings: JsonMapping) -> Any:
         """Return `config` with what it does not set from `PREPROCESSOR`, or with defaults."""
         return config
 

@@ -8,11 +8,12 @@ gradients.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nlpkit.config import FrozenConfig
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -45,12 +46,12 @@ class Group:
         """The number of weights."""
         return sum(parameter.numel() for parameter in self.parameters)
 
-    def for_torch(self) -> dict[str, Any]:
+    def for_torch(self) -> JsonObject:
         """Return the group as torch's optimizers take it; `initial_lr` is the schedule's peak."""
         rates = {"lr": self.lr, "initial_lr": self.lr, "weight_decay": self.weight_decay}
         return {"params": list(self.parameters), **rates}
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> JsonObject:
         """Return what `nlpkit plan --json` says of the group."""
         return {
             "optimizer": self.optimizer,
@@ -63,7 +64,7 @@ class Group:
         }
 
 
-def describe(figures: Mapping[str, Any]) -> str:
+def describe(figures: JsonMapping) -> str:
     """Return the figures of a group on one line, for people."""
     tensors, each = figures["tensors"], figures["matrices_per_tensor"]
     number = f"{tensors} x {each}" if each > 1 else f"{tensors}"

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from nlpkit.json_types import JsonObject
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -101,7 +103,7 @@ class Row(Protocol):
     """One row of a file; `line` counts from 1, after decompression."""
 
     @property
-    def values(self) -> dict[str, Any]: ...
+    def values(self) -> JsonObject: ...
     @property
     def file(self) -> str: ...
     @property

@@ -9,7 +9,6 @@ Nothing is dropped without being counted in `Counts`.
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from nlpkit.contracts.reader import Bad, Counts, RowError, TextFile
 from nlpkit.data import formats, template
@@ -17,6 +16,7 @@ from nlpkit.data.files import Input
 from nlpkit.data.lines import check_characters, decode, lines
 from nlpkit.data.settings import Config, Part
 from nlpkit.errors import DataError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import all_of, number_of
 
 
@@ -203,11 +203,11 @@ def read_documents(
         counts.add(own)
 
 
-def describe_reading(file: TextFile, config: Config) -> dict[str, Any]:
+def describe_reading(file: TextFile, config: Config) -> JsonObject:
     """Return what decides the texts of a file beside its bytes: a part of the keys of stores."""
     key, form = find_key(file, config), file.format
     is_text = form in (*formats.TEXT_FORMATS, "parallel")
-    found: dict[str, Any] = {"format": form, "key": None if is_text else key}
+    found: JsonObject = {"format": form, "key": None if is_text else key}
     found |= {"column": None, "columns": None}
     found["line_break"] = config.line_break if form in formats.WITH_LINE_BREAK else None
     if form == "tsv":  # whose keys have the place of the column

@@ -25,6 +25,7 @@ from nlpkit.data.lines import check_characters, kind_of, name_first
 from nlpkit.data.settings import Config, Part
 from nlpkit.data.store import unknown_warning
 from nlpkit.errors import DataError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
 _AT_ONCE = 1000  # rows tokenised together
@@ -34,7 +35,7 @@ _AT_ONCE = 1000  # rows tokenised together
 class Row:
     """One row of a file; `line` counts from 1, after decompression."""
 
-    values: dict[str, Any]
+    values: JsonObject
     file: str
     line: int
 

@@ -6,18 +6,19 @@ around it. Entries of an array that is no list of rows have its numbers as names
 Lists that belong together, entry by entry, are one last step: `questions+options+answers`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from nlpkit.contracts.reader import RowError
 from nlpkit.data.lines import kind_of, no_such
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 
 BEFORE = "before"  # the column of the entries of the list that come before the row's
 Values = dict[str, Any]
 
 
-class Located(dict[str, Any]):
+class Located(JsonObject):
     """An object that knows the line at which it begins."""
 
     line = 0
@@ -47,7 +48,7 @@ def expand_rows(
 
 
 def _rows(
-    value: Any, steps: list[str], around: Mapping[str, Any], history: int | None
+    value: Any, steps: list[str], around: JsonMapping, history: int | None
 ) -> Iterator[Located]:
     """Yield the rows below a value; `around` are the values of the objects around it."""
     step, *later = steps
@@ -75,14 +76,14 @@ def _rows(
             yield row
 
 
-def _row(entry: Any, step: str, around: Mapping[str, Any], line: int) -> Located:
+def _row(entry: Any, step: str, around: JsonMapping, line: int) -> Located:
     own = _name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
     row = Located({**around, **own})
     row.line = getattr(entry, "line", line)
     return row
 
 
-def _name_values(value: Any) -> Mapping[str, Any]:
+def _name_values(value: Any) -> JsonMapping:
     """Return the values of an object, or of an array by their numbers."""
     if isinstance(value, list):
         return {str(number): entry for number, entry in enumerate(value)}

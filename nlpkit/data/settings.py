@@ -1,12 +1,13 @@
 """The recipe's `data` section: files, directories, data sets, and where their text is."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from nlpkit.config import FrozenConfig, Workers
 from nlpkit.data import formats
+from nlpkit.json_types import JsonObject
 
 Part = Literal["all", "train", "valid"]
 
@@ -18,7 +19,7 @@ def _check(name: str) -> str:
     return name
 
 
-def _list_names(schema: dict[str, Any]) -> None:
+def _list_names(schema: JsonObject) -> None:
     """Add the names to the schema for editors; a dotted name is a module of the user's."""
     schema["anyOf"] = [{"enum": formats.all_names()}, {"type": "string", "pattern": r"\w\.\w"}]
 

@@ -8,7 +8,7 @@ and opens it.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from nlpkit.data.settings import Config, Part
 from nlpkit.data.tokenize import Encoding, Job, tokenize
 from nlpkit.disk import file_sha256
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.json_types import JsonMapping
 from nlpkit.plural import all_of, number_of
 
 _WARN_SHARE = 0.01
@@ -164,7 +165,7 @@ def _write_meta(
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
-def _hash_meta(meta: Mapping[str, Any]) -> str:
+def _hash_meta(meta: JsonMapping) -> str:
     rest = {name: value for name, value in meta.items() if name != "meta_sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, Field, PlainValidator
 from nlpkit.contracts.reader import RowError
 from nlpkit.data.lines import check_characters, kind_of, no_such
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonMapping
 from nlpkit.plural import number_of
 
 _FIELD = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
@@ -112,7 +113,7 @@ def as_template(text: str | Sequence[str], separator: str = "\n") -> str:
     return separator.join(map(as_template, text))
 
 
-def value_at(values: Mapping[str, Any], path: str) -> Any:
+def value_at(values: JsonMapping, path: str) -> Any:
     """Return the value of a column or at a path; raise `RowError` if there is none."""
     if path in values or "." not in path:
         if path not in values:
@@ -154,7 +155,7 @@ def write_value(value: object, name: str) -> str:
 
 
 def fill(
-    template: str, values: Mapping[str, Any], write: Callable[[object, str], str] = write_value
+    template: str, values: JsonMapping, write: Callable[[object, str], str] = write_value
 ) -> str:
     """Return the template with the values of a row; raise `RowError`.
 
@@ -169,7 +170,7 @@ def fill(
     return text
 
 
-def text_at(values: Mapping[str, Any], key: str) -> str:
+def text_at(values: JsonMapping, key: str) -> str:
     """Return the text in a column, at a path or of a template; raise `RowError`."""
     if is_template(key):
         return fill(key, values)
@@ -179,21 +180,19 @@ def text_at(values: Mapping[str, Any], key: str) -> str:
     return value
 
 
-def check(text: str, values: Mapping[str, Any]) -> None:
+def check(text: str, values: JsonMapping) -> None:
     """Raise `RowError` if a row lacks a column of a setting."""
     for field in fields(text):
         value_at(values, _parts(values, field)[0] if is_template(text) else field)
 
 
-def _parts(values: Mapping[str, Any], field: str) -> tuple[str, str | None]:
+def _parts(values: JsonMapping, field: str) -> tuple[str, str | None]:
     """Return the column of a field, and what joins a list; a column may have a colon."""
     name, colon, separator = field.partition(":")
     return (field, None) if field in values or not colon else (name, separator)
 
 
-def _text_of_field(
-    values: Mapping[str, Any], field: str, write: Callable[[object, str], str]
-) -> str:
+def _text_of_field(values: JsonMapping, field: str, write: Callable[[object, str], str]) -> str:
     name, separator = _parts(values, field)
     value = value_at(values, name)
     if isinstance(value, list) and separator is not None:

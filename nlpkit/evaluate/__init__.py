@@ -7,14 +7,14 @@ prompt) use it. `prompts` shows the rows of a task as text.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nlpkit.disk import whole_file
+from nlpkit.json_types import JsonMapping
 
 
-def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+def write_rows(path: Path, rows: Sequence[JsonMapping]) -> None:
     """Write a JSON object per line; raise `FileError`."""
     with whole_file(path) as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -1,9 +1,9 @@
 """The confusion table of a task with classes: which class is predicted for rows of which class."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from nlpkit.contracts.task import Answer
+from nlpkit.json_types import JsonObject
 from nlpkit.text_table import aligned
 
 _WIDEST = 20  # classes; of more, only the most frequent errors are printed
@@ -11,7 +11,7 @@ _MOST = 10  # of these errors
 _CORNER = "right \\ predicted"
 
 
-def count_confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[str, Any]:
+def count_confusion(labels: Sequence[str], answers: Sequence[Answer]) -> JsonObject:
     """Return `labels` and `counts`, a row for each right class and a column for each predicted one.
 
     `answers` are pairs of the predicted and the right class.
@@ -23,7 +23,7 @@ def count_confusion(labels: Sequence[str], answers: Sequence[Answer]) -> dict[st
     return {"labels": list(labels), "counts": counts}
 
 
-def format_table(found: dict[str, Any]) -> str:
+def format_table(found: JsonObject) -> str:
     """Return the table as text; of many classes, a line for each of the most frequent errors."""
     labels, counts = found["labels"], found["counts"]
     if len(labels) > _WIDEST:

@@ -22,6 +22,7 @@ from nlpkit.evaluate import confusion
 from nlpkit.evaluate.source import Source, is_task
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 from nlpkit.runs import frozen
 from nlpkit.runs.open_checkpoint import Opened
@@ -106,7 +107,7 @@ class Evaluation:
         log: Log,
         stop: StopFlag,
         batch: int = 32,
-    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    ) -> tuple[JsonObject, list[JsonObject]]:
         """Return the figures, and the prediction and the target of each row of a task.
 
         `metrics` are names of `nlpkit score`; the default is the recipe's, then the task's.
@@ -136,7 +137,7 @@ class Evaluation:
             result["confusion"] = confusion.count_confusion(self.classes, pairs)
         return result, [{"prediction": answer, "target": label} for answer, label in pairs]
 
-    def _compute_losses(self, log: Log, stop: StopFlag) -> dict[str, Any]:
+    def _compute_losses(self, log: Log, stop: StopFlag) -> JsonObject:
         opened = self.opened
         training = Training(opened.model, opened.objective)
         device = next(opened.model.parameters()).device
@@ -202,7 +203,7 @@ class Evaluation:
         return list(zip(answers, labels, strict=True))
 
 
-def select_values(figures: Mapping[str, Any]) -> dict[str, float | None]:
+def select_values(figures: JsonMapping) -> dict[str, float | None]:
     """Return the losses and the scores among the figures, by name."""
     losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
     return losses | figures.get("losses", {}) | figures.get("metrics", {})
@@ -219,7 +220,7 @@ def _sign(scored: Mapping[str, tuple[float | None, str]], generation: Settings) 
     return found | {"generation": "|".join(decoding)}
 
 
-def format_table(figures: dict[str, Any]) -> str:
+def format_table(figures: JsonObject) -> str:
     """Return the figures as text, one line of name and value for each, and the confusion table."""
     rows: list[tuple[str, str]] = []
     for name, value in figures.items():

@@ -8,7 +8,7 @@ Imports no torch, since a `Likelihood` is given.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.significance import confidence_interval
 from nlpkit.text_table import aligned
@@ -170,7 +171,7 @@ def score(
 
 def compute_figures(
     pairs: Sequence[Pair], scores: Scores, warn: Callable[[str], None]
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+) -> tuple[JsonObject, list[JsonObject]]:
     """Return the accuracy by paradigm and in all, and the scores of each pair.
 
     `half_width` is of the 95 % bootstrap interval over pairs; `ties` counts equal scores, and
@@ -218,7 +219,7 @@ def compute_figures(
     return result, rows
 
 
-def _summarize(credit: np.ndarray) -> dict[str, Any]:
+def _summarize(credit: np.ndarray) -> JsonObject:
     """Return the figures of the pairs whose credit (P,) is 1, 0.5 (a tie) or 0."""
     rows = np.stack([credit, np.ones(len(credit))], axis=1)
     _, half_width = confidence_interval(rows, lambda sums: sums[0] / sums[1])
@@ -230,7 +231,7 @@ def _summarize(credit: np.ndarray) -> dict[str, Any]:
     }
 
 
-def format_table(result: dict[str, Any]) -> str:
+def format_table(result: JsonObject) -> str:
     """Return a line for each paradigm and one for all pairs, below a line with the names."""
     lines = [["paradigm", "pairs", "accuracy", "± 95%", "ties"]]
     for name, row in [*result["paradigms"].items(), (ALL, result)]:

@@ -10,7 +10,7 @@ answer are tokenised each on its own, as texts of a task are.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from nlpkit.evaluate.likelihood import Encoded, Likelihood
 from nlpkit.evaluate.prompts import PromptRow, Rows
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.runs.open_checkpoint import Opened
 
@@ -57,7 +58,7 @@ class Shots:
                 opened, method, of_answers=True, tokens_per_batch=tokens_per_batch
             )
 
-    def answer(self, shots: int, seed: int, progress: Progress) -> list[dict[str, Any]]:
+    def answer(self, shots: int, seed: int, progress: Progress) -> list[JsonObject]:
         """Return, for each row, `prediction`, `target`, and the scores of its answers.
 
         `progress` is called with the number of rows that are done and of all rows.
@@ -101,7 +102,7 @@ class Shots:
 
     def _choose(
         self, likelihood: Likelihood, shots: int, seed: int, progress: Progress
-    ) -> list[dict[str, Any]]:
+    ) -> list[JsonObject]:
         rows = self.rows.rows
         texts = sorted({answer for row in rows for answer in row.answers})
         answers = dict(zip(texts, likelihood.encode(texts), strict=True))
@@ -155,9 +156,7 @@ class Shots:
             sums[answer] = float(own.sum())
         return sums
 
-    def _write(
-        self, writer: Writer, shots: int, seed: int, progress: Progress
-    ) -> list[dict[str, Any]]:
+    def _write(self, writer: Writer, shots: int, seed: int, progress: Progress) -> list[JsonObject]:
         rows = self.rows.rows
         room = writer.objective.max_length - writer.max_new_tokens - 1
         encode = self.opened.tokenizer.encode_batch

@@ -1,7 +1,7 @@
 """Finds the held-out data of a checkpoint: files that are given, or those of its run."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -20,6 +20,7 @@ from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import read_json
 from nlpkit.errors import DataError, FileError, UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten, value_at
 from nlpkit.runs.open_checkpoint import Opened
@@ -37,7 +38,7 @@ class Source:
     cache: Path
     seed: int  # of the held-out examples in the run
     metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
-    generation: Mapping[str, Any] = field(default_factory=dict)  # its `eval.beam` and the like
+    generation: JsonMapping = field(default_factory=dict)  # its `eval.beam` and the like
 
 
 def is_task(objective: Objective) -> TypeGuard[Task]:
@@ -58,7 +59,7 @@ def find_data(
     recipe_path = opened.path.parent.parent / RECIPE
     resolved = load_run_recipe(recipe_path) if recipe_path.is_file() else None
     base = resolved.base if resolved else Path.cwd()
-    settings: dict[str, Any] = {}
+    settings: JsonObject = {}
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
     settings["train"] = _make_sources(files, settings.get("format", "auto"))
@@ -100,11 +101,11 @@ def find_data(
 def _find_files(
     run: Path,
     base: Path,
-    entries: list[dict[str, Any]],
+    entries: list[JsonObject],
     data: DataConfig,
     log: Log,
     callbacks: Callbacks,
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     part = "valid" if data.valid else "train"
     sources = _find_recorded(run, base, part, callbacks.should_stop)
     if sources is None or len(sources) != len(entries):  # an older version, or another recipe
@@ -120,7 +121,7 @@ def _find_files(
 
 def _find_recorded(
     run: Path, base: Path, part: str, stop: Callable[[], None]
-) -> list[dict[str, Any]] | None:
+) -> list[JsonObject] | None:
     """Return the `files` and the `format` of each source of `part` (train or valid) of a run.
 
     A file that was moved is searched by its path relative to the run's directory, and by its name

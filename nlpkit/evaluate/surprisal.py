@@ -11,13 +11,14 @@ Imports no torch.
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nlpkit.data.marks import is_chinese, word_starts
 from nlpkit.disk import whole_file
 from nlpkit.evaluate.pairs import Scores, Sentence
+from nlpkit.json_types import JsonObject
 from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 Row = tuple[str, int, int, float]
 
 
-def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> dict[str, Any]:
+def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> JsonObject:
     """Write the rows of all sentences; return the means by unit, in nats.
 
     Raises:
@@ -103,7 +104,7 @@ def _find_word(text: str, starts: Sequence[int], characters: tuple[int, int]) ->
     return max(int(np.searchsorted(starts, start, side="right")) - 1, 0)
 
 
-def format_table(means: dict[str, Any]) -> str:
+def format_table(means: JsonObject) -> str:
     """Return a line for each unit: name, number, mean."""
     rows = [["unit", "count", "mean surprisal"]] + [
         [unit, str(row["count"]), "undefined" if row["mean"] is None else f"{row['mean']:.4f}"]

@@ -8,12 +8,13 @@ numbers. Importable without torch.
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
+from nlpkit.json_types import JsonMapping
 from nlpkit.models.config import ModelConfig
 
 WIDTH, LAYERS, HEADS, INSIDE = SIZES = "hidden_size", "num_layers", "num_heads", "intermediate_size"
@@ -51,8 +52,8 @@ class Family:
 
     name: str
     config: type[ModelConfig]
-    given: Mapping[str, Any]
-    more: Mapping[str, Any]
+    given: JsonMapping
+    more: JsonMapping
     vocab_size: int
     _counted: dict[tuple[int, int], int] = field(default_factory=dict, repr=False)
 

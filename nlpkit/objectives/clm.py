@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
@@ -26,6 +26,7 @@ from nlpkit.contracts.abilities import Prompt, ScoringInput
 from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Template, Tokenizer
+from nlpkit.json_types import JsonMapping
 from nlpkit.objectives.examples.text import TextObjective
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Config(FrozenConfig):
         False, description="whether <unk> is learned as a target; it can then be generated"
     )
 
-    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
+    EARLIER: ClassVar[JsonMapping] = {"learn_unknown": True}
 
 
 class Objective(TextObjective):

@@ -21,6 +21,7 @@ from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import TextOf, columns
+from nlpkit.json_types import JsonMapping
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import MEANING, Choices, read_target
 from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
@@ -47,7 +48,7 @@ class Config(FrozenConfig):
         False, description="whether <unk> in a target is learned, although it is never generated"
     )
 
-    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
+    EARLIER: ClassVar[JsonMapping] = {"learn_unknown": True}
 
 
 class Objective(WrittenTarget, soft_prompt.PromptTask):

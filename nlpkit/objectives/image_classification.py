@@ -22,6 +22,7 @@ from nlpkit.contracts.objective import PREPROCESSOR, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
+from nlpkit.json_types import JsonMapping
 from nlpkit.objectives.tasks.choices import Choices
 from nlpkit.objectives.tasks.states import add_classes, read_class
 from nlpkit.plural import number_of
@@ -121,7 +122,7 @@ class Objective(Task):
         return add_classes(config, rows)
 
     @classmethod
-    def with_preprocessor(cls, config: Config, settings: Mapping[str, Any]) -> Config:
+    def with_preprocessor(cls, config: Config, settings: JsonMapping) -> Config:
         """Return `config` with what it does not set from a `preprocessor_config.json`."""
         settings = {name: value for name, value in settings.items() if value is not None}
         asked = [name for name, value in settings.items() if name.startswith("do_") and value]

@@ -18,6 +18,7 @@ from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import step_flops
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
@@ -94,7 +95,7 @@ def _fit_memory(
     )
 
 
-def describe(plan: Planned) -> dict[str, Any]:
+def describe(plan: Planned) -> JsonObject:
     """Return a deterministic description of the planned run."""
     data, settings, stream = plan.data, plan.settings, plan.stream
     steps = settings.known_steps  # None with a budget: `probe` estimates what it buys
@@ -143,7 +144,7 @@ def describe(plan: Planned) -> dict[str, Any]:
     }
 
 
-def _describe_held_out(data: Data) -> dict[str, Any] | None:
+def _describe_held_out(data: Data) -> JsonObject | None:
     if data.valid is None or data.held_out is None:
         return None
     entropy = data.held_out_entropy()  # rows of a task have none
@@ -154,7 +155,7 @@ def _describe_held_out(data: Data) -> dict[str, Any] | None:
     }
 
 
-def _describe_corpus(corpus: Corpus | TaskDataset) -> dict[str, Any]:
+def _describe_corpus(corpus: Corpus | TaskDataset) -> JsonObject:
     counts: Counts = corpus.counts
     return {
         "documents": len(corpus),
@@ -266,7 +267,7 @@ def draw_mask(plan: Planned, path: Path) -> None:
     mask_figure(masks, layout.spans, words, path)
 
 
-def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> dict[str, Any]:
+def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> JsonObject:
     """Check everything and build the first batch; return the plan's description."""
     plan = make(resolved, run_path, device, log, measure=False)
     description = describe(plan)

@@ -7,12 +7,13 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nlpkit.data.loader import held_out_batches
 from nlpkit.disk import user_path
+from nlpkit.json_types import JsonObject
 from nlpkit.runs import fastest_precision
 from nlpkit.runs.planned import Planned
 from nlpkit.runs.trial import Memory, Trial, longest_tokens, measure_memory, peak_of_run, varied
@@ -35,7 +36,7 @@ class Times:
     held_out_token: float = 0.0
 
 
-def probe(plan: Planned) -> dict[str, Any]:
+def probe(plan: Planned) -> JsonObject:
     """Return the estimate of time and memory; if memory is too small, `fits` is False.
 
     It trains on the batch with the most attention and on the one with the most tokens. A system
@@ -98,7 +99,7 @@ def _measure_time(trial: Trial, times: Times) -> None:
         times.held_out_token = trial.evaluate(batch) / batch.tokens
 
 
-def _estimate_time(plan: Planned, times: Times) -> dict[str, Any]:
+def _estimate_time(plan: Planned, times: Times) -> JsonObject:
     """Return the seconds of the whole run; None if nothing was timed."""
     names = (
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
@@ -186,7 +187,7 @@ def _measure_saving(directory: Path, size: int) -> float:
         return (time.perf_counter() - start) * size / len(sample)
 
 
-def _estimate_memory(plan: Planned, found: Memory) -> dict[str, Any]:
+def _estimate_memory(plan: Planned, found: Memory) -> JsonObject:
     share = None if found.peak is None else round(found.peak / found.limit, 4)
     return {
         "longest_batch_tokens": longest_tokens(plan),

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -20,6 +19,7 @@ from nlpkit.config import FrozenConfig, Part
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.task import Task
 from nlpkit.errors import FileError, RecipeError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.recipe import fit, sections, yaml
 from nlpkit.recipe.overrides import apply, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, dotted, show_path
@@ -60,7 +60,7 @@ class Resolved:
         """The settings that `model.size` or `model.depth` decides, in dotted form."""
         return sorted(dotted(key) for key, place in self.document.places.items() if place.decides)
 
-    def dump(self) -> dict[str, Any]:
+    def dump(self) -> JsonObject:
         """Return all settings as plain data, with defaults."""
         return self.recipe.model_dump(mode="json")
 

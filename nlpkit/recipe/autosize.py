@@ -4,7 +4,6 @@ Sizes are of `models/sizes.py`, steps, batch size and learning rate of `training
 the recipe says itself is kept. torch is imported only where parameters are counted.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pydantic import ValidationError
 from nlpkit import registry
 from nlpkit.config import part_config
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import sizes
 from nlpkit.models.config import ModelConfig
 from nlpkit.recipe import fit
@@ -76,7 +76,7 @@ class _Autosize:
 
     def __init__(self, document: Document, base: Path):
         self.document, self.base = document, base
-        self.model: dict[str, Any] = document.data["model"]
+        self.model: JsonObject = document.data["model"]
         self.name = Model.targets(self.model)[0]
         self.path: KeyPath = ("model", self.name)
         train = document.data.get("train")
@@ -140,7 +140,7 @@ class _Autosize:
             and all(any(name in self.train for name in each) for each in (LENGTHS, WARMUPS))
         )
 
-    def _list_stand_ins(self) -> dict[str, Any]:
+    def _list_stand_ins(self) -> JsonObject:
         found = {"schedule": SCHEDULE, "steps": 1, "tokens_per_step": 1}
         if isinstance(batch := self.train.get("tokens_per_batch"), int):
             found["tokens_per_step"] = batch
@@ -159,11 +159,11 @@ class _Autosize:
         self.document.places[section, name] = place
 
     def _make_family(
-        self, config: type[ModelConfig], given: dict[str, Any], others: Recipe
+        self, config: type[ModelConfig], given: JsonObject, others: Recipe
     ) -> sizes.Family:
         vocab_size, source_size = self._count_vocabulary(others, config)
         choices = others.attention.choices
-        more: dict[str, Any] = {"attention": choices} if choices else {}
+        more: JsonObject = {"attention": choices} if choices else {}
         if source_size is not None and "two_vocabularies" in config.CAN:
             more["source_vocab_size"] = source_size
         try:
@@ -209,7 +209,7 @@ class _Autosize:
         )
 
 
-def _is_right_alone(config: type[ModelConfig], given: Mapping[str, Any]) -> bool:
+def _is_right_alone(config: type[ModelConfig], given: JsonMapping) -> bool:
     """Return whether each setting is right by itself; whether they fit depends on the sizes."""
     try:
         config.model_validate(given)

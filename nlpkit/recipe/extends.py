@@ -8,7 +8,6 @@ name is that of the file. Every value keeps its place, so that mistakes and orig
 
 import glob
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from nlpkit import registry
 from nlpkit.data.files import expand
 from nlpkit.errors import RecipeError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe import find, load, packaged, read, yaml
 from nlpkit.recipe.overrides import key_of_short_form, replace_alternatives
 from nlpkit.recipe.places import Document, Problem, show_path
@@ -129,7 +129,7 @@ def _merge_value(base: Document, other: Document, path: KeyPath, old: Any, new: 
     return merged
 
 
-def _is_another(path: KeyPath, old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+def _is_another(path: KeyPath, old: JsonMapping, new: JsonMapping) -> bool:
     """Return whether both mappings name a part, and not the same one."""
     if not path:
         return False
@@ -147,7 +147,7 @@ def _remove(document: Document, key: str) -> None:
         document.forget((key,))
 
 
-def _locate(data: dict[str, Any], folder: Path, home: Path) -> None:
+def _locate(data: JsonObject, folder: Path, home: Path) -> None:
     """Let the relative paths of a recipe in `folder` name the same files for one in `home`.
 
     A path is searched in the working directory, then in the folder of the recipe that says it.

@@ -4,7 +4,6 @@ None of this is needed for a run that is in order.
 """
 
 import json
-from collections.abc import Mapping
 from copy import copy
 from typing import Any
 
@@ -12,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
+from nlpkit.json_types import JsonMapping
 from nlpkit.recipe import COMMAND_LINE, DECIDED, DEFAULT
 from nlpkit.recipe.places import Document, Path, dotted, flatten, value_at
 from nlpkit.recipe.sections import config_classes
@@ -85,7 +85,7 @@ def _find_origin(leaf: Path, document: Document, is_default: bool) -> str:
     return COMMAND_LINE if place.on_command_line else f"{place.source}:{place.value[0]}"
 
 
-def find_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+def find_changes(old: JsonMapping, new: JsonMapping) -> list[str]:
     """Return the settings (`train.lr`) that differ between two dumps, without free ones."""
     free = {
         (*path, name)

@@ -5,12 +5,12 @@ the sections of parts in a recipe that `extends` another one.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
+from nlpkit.json_types import JsonObject
 from nlpkit.objectives.several.members import Member
 from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
@@ -20,7 +20,7 @@ _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer, Schedule)
 _SIDES = ("source", "target")
 _SHORT = [part.__name__.lower() for part in _PARTS if part.SHORT]
-Schema = dict[str, Any]
+Schema = JsonObject
 _NULL: Schema = {"type": "null"}
 _OBJECTIVE: Schema = {"$ref": "#/$defs/Objective"}
 # Not `anyOf`: a mistake in a list is then said of its entry.

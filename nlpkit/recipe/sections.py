@@ -1,6 +1,5 @@
 """The sections of a recipe, and the classes that declare their settings."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, get_args
 
 from pydantic import (
@@ -14,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Part, name_in
+from nlpkit.json_types import JsonMapping
 from nlpkit.models.sizes import parse_size
 
 BACKENDS = "attention/backends"
@@ -42,7 +42,7 @@ class Model(Part):
     config: Any = None
 
     @classmethod
-    def own_in(cls, value: Mapping[str, Any]) -> list[str]:
+    def own_in(cls, value: JsonMapping) -> list[str]:
         """Return the names of `own` but for a size or depth that is a setting of the family."""
         chosen = cls.config_of(value)
         theirs = chosen.model_fields if chosen else {}

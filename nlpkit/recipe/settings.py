@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data.settings import Config as DataConfig
+from nlpkit.json_types import JsonObject
 from nlpkit.models import lora_config
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import quote
@@ -19,7 +20,7 @@ from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
 from nlpkit.score import settings as evaluation
 from nlpkit.train import settings as training
 
-_FREE: dict[str, Any] = {"free": True}
+_FREE: JsonObject = {"free": True}
 
 
 class Recipe(FrozenConfig):

@@ -7,12 +7,11 @@ The rate is the optimizer's `peak_lr`, and the schedule that of the sweeps that 
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlpkit.data.files import estimate_tokens
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.sizes import Family
 from nlpkit.recipe.places import Path as KeyPath
 from nlpkit.recipe.settings import Recipe
@@ -44,13 +43,13 @@ class Defaults:
     """
 
     target: KeyPath
-    given: Mapping[str, Any]
+    given: JsonMapping
     recipe: Recipe
     base: Path
 
-    def choose(self, family: Family, width: int, layers: int) -> dict[str, Any]:
+    def choose(self, family: Family, width: int, layers: int) -> JsonObject:
         """Return the settings for a model of the family of this size; raise `Refused`."""
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         if "lr" not in self.given:
             found["lr"] = self._choose_rate(width, family.config.rate_share)
         warm = any(name in self.given for name in WARMUPS)
@@ -68,7 +67,7 @@ class Defaults:
             raise Refused(("train", "lr"), what)
         return float(f"{rate * share:.2g}")
 
-    def _choose_length(self, parameters: int, has_vocabulary: bool) -> dict[str, Any]:
+    def _choose_length(self, parameters: int, has_vocabulary: bool) -> JsonObject:
         """Return steps or epochs, and the tokens of a step."""
         has_length = any(name in self.given for name in LENGTHS)
         if has_length and "tokens_per_step" in self.given:
@@ -83,7 +82,7 @@ class Defaults:
         by_text = epoch is not None and EPOCHS * epoch < tokens
         if epoch is not None and by_text:
             tokens = EPOCHS * epoch
-        found: dict[str, Any] = {}
+        found: JsonObject = {}
         step = self.given.get("tokens_per_step")
         if step is None:
             step = found["tokens_per_step"] = self._choose_step(tokens, epoch)

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from nlpkit.errors import FileError, RecipeError
+from nlpkit.json_types import JsonObject
 from nlpkit.recipe.places import Document, Path, Place, Problem
 
 MAX_BYTES = 200_000
@@ -123,7 +124,7 @@ def _convert(node: yaml.Node, path: Path, key: tuple[int, int], document: Docume
     if isinstance(node, yaml.SequenceNode):
         items = enumerate(node.value)
         return [_convert(item, (*path, i), _get_mark(item), document) for i, item in items]
-    data: dict[str, Any] = {}
+    data: JsonObject = {}
     for setting, value in node.value:
         name, mark = setting.value, _get_mark(setting)
         if not isinstance(setting, yaml.ScalarNode):

@@ -9,17 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonObject
 from nlpkit.recipe import yaml
 from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.train import state
 
-Record = dict[str, Any]  # a JSON object
+Record = JsonObject  # a JSON object
 
 FIGURES = ("loss", "perplexity", "bits_per_character")  # of an evaluation, beside the scores
 COLUMNS = (

@@ -13,9 +13,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 from nlpkit.report.history import read
 from nlpkit.train.state import LOSS, best_step
 
@@ -39,12 +39,12 @@ def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
     return {LOSS: figures[LOSS]} | figures["metrics"]
 
 
-def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
+def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> JsonObject:
     """Return the mean, median, sample standard deviation and values per seed of each figure.
 
     The first three are None if the figure is undefined or missing for a seed.
     """
-    result: dict[str, Any] = {"seeds": list(seeds), "figures": {}}
+    result: JsonObject = {"seeds": list(seeds), "figures": {}}
     for name in dict.fromkeys(name for figure in figures for name in figure):
         values = [figure.get(name) for figure in figures]
         known = [value for value in values if value is not None]
@@ -59,7 +59,7 @@ def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]])
     return result
 
 
-def table(result: dict[str, Any]) -> str:
+def table(result: JsonObject) -> str:
     """Return the result of `summary` as tab-separated lines, one for each figure."""
     head = ["figure", "mean", "median", "std", *(f"seed {seed}" for seed in result["seeds"])]
     lines = ["\t".join(head)]

@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +23,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.runs import model_card
@@ -60,7 +60,7 @@ def convert(
     *,
     info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Write the checkpoint `source` to `out`, atomically; return facts about the result.
 
     Raises:
@@ -141,7 +141,7 @@ def _make_folders(model: _Model) -> hf_layout.Folders:
     return folders
 
 
-def _write_beside(model: _Model, directory: Path, settings: dict[str, Any]) -> None:
+def _write_beside(model: _Model, directory: Path, settings: JsonObject) -> None:
     """Write what is beside the weights."""
     path = model.weights.path
     heads = {n: _cast(n, tensor, model.dtype) for n, tensor in model.weights.heads.items()}

@@ -4,11 +4,11 @@ Old tokens keep their ids, new ones are appended.
 """
 
 from collections.abc import Iterable
-from typing import Any
 
 from nlpkit.checkpoints import any_layout, tokenizer_files
 from nlpkit.contracts.tokenizer import Growing, Tokenizer
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.models.formats.rows import drop_padding
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
@@ -17,7 +17,7 @@ from nlpkit.tokenizers.library.shown import show_token
 
 
 def grow(
-    old: Tokenizer, old_kind: str, kind: str, texts: Iterable[str], settings: dict[str, Any]
+    old: Tokenizer, old_kind: str, kind: str, texts: Iterable[str], settings: JsonObject
 ) -> Tokenizer:
     """Return `old` extended with tokens from `texts` to at most `settings["vocab_size"]` tokens.
 

@@ -21,6 +21,7 @@ from nlpkit.checkpoints import (
 from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.task import Task
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora, lora_config
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
@@ -181,7 +182,7 @@ def _loaded(
     resolved: Resolved,
     family: str,
     directory: Path,
-    settings: Mapping[str, Any],
+    settings: JsonMapping,
     tensors: Mapping[str, torch.Tensor],
 ) -> hf_model.Loaded:
     """Return the weights of `init_from`; tensors in `init_missing` may be missing."""

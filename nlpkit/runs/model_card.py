@@ -1,9 +1,8 @@
 """The model card that `nlpkit convert` writes: the model, its data, its scores, how to open it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_layout
@@ -11,6 +10,7 @@ from nlpkit.checkpoints.run_directory import DATA_FILES, METRICS, RECIPE
 from nlpkit.contracts.abilities import DecodesOutput, Generative
 from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.disk import read_json
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.plural import number_of
 
@@ -107,7 +107,7 @@ def make_card(
 
 
 def _describe_opening(
-    settings: Mapping[str, Any], folders: Sequence[str], objective: object, family: str
+    settings: JsonMapping, folders: Sequence[str], objective: object, family: str
 ) -> tuple[list[str], str]:
     """Return what the Hub reads of the model, and how transformers opens it."""
     architectures = settings["architectures"]
@@ -157,7 +157,7 @@ def _describe_history(checkpoint: Path) -> list[str]:
 
 def _read_scores(path: Path, step: int) -> dict[str, float]:
     """Return the figures of the evaluation at a step, {} if there is none."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     if path.is_file():
         for line in path.read_text(encoding="utf-8").splitlines():
             if '"held_out"' in line and (record := json.loads(line)).get("step") == step:
@@ -189,7 +189,7 @@ def find_pipeline(
     return next(iter(inner), (form.pipeline, ""))
 
 
-def make_snippet(tag: str, folder: str, settings: Mapping[str, Any], example: str | None) -> str:
+def make_snippet(tag: str, folder: str, settings: JsonMapping, example: str | None) -> str:
     """Return the lines for a checkpoint with this `config.json`.
 
     Args:

@@ -20,6 +20,7 @@ from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import TaskHead, pop_head
 from nlpkit.models.meta import on_meta
@@ -38,7 +39,7 @@ class Opened:
     model: Any
     tokenizer: Any  # None if the objective reads no text
     objective: Objective
-    notes: Mapping[str, Any]  # the content of `nlpkit.json`; empty if there is none
+    notes: JsonMapping  # the content of `nlpkit.json`; empty if there is none
 
 
 def open_checkpoint(
@@ -130,7 +131,7 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
 
 
 def _make_model(
-    part: ModelPart, state: dict[str, Any], task_head: TaskHead | None, backend: str
+    part: ModelPart, state: JsonObject, task_head: TaskHead | None, backend: str
 ) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
     taken = pop_head(state)

@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Progress, Step, Stream, steps
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError
+from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.runs import build, checks, fastest_precision, save
@@ -186,7 +187,7 @@ def _make_module(
 def _job(
     run: Run, held_out: HeldOut | None, metrics: Metrics | None, pace: Pace, stop: StopFlag
 ) -> Job:
-    def evaluate(progress: float) -> dict[str, Any] | None:
+    def evaluate(progress: float) -> JsonObject | None:
         assert held_out is not None
         with run.averaged():
             return held_out.evaluate(

@@ -20,6 +20,7 @@ from nlpkit.checkpoints import (
     tokenizer_files,
 )
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import Run, from_first
@@ -186,7 +187,7 @@ def _find_checkpoint(run: Run, named: Path | None) -> files.Checkpoint:
     return files.Checkpoint(named.resolve(), step)
 
 
-def read_state(path: Path, best_by: str) -> tuple[dict[str, Any], State]:
+def read_state(path: Path, best_by: str) -> tuple[JsonObject, State]:
     """Return `training.json` of a checkpoint and the state in it.
 
     If `best_by` has changed after it was saved, the state has no best value.

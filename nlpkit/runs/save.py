@@ -5,7 +5,6 @@ import platform
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -20,6 +19,7 @@ from nlpkit.checkpoints import (
 )
 from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DivergedError
+from nlpkit.json_types import JsonObject
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.run import Run, from_first
 from nlpkit.train import snapshot
@@ -125,7 +125,7 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
 
         weights = objective_heads.write(directory, weights)
     ids = hf_writing.find_token_ids(objective, tokenizer, part.config)
-    notes: dict[str, Any] = {
+    notes: JsonObject = {
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
         "progress": progress,

@@ -1,7 +1,6 @@
 """The objective and the tokenizer of a checkpoint, for its model."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from nlpkit.contracts.objective import PREPROCESSOR, Objective
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.lines import name_first
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats.hf_format import vocabulary_size
@@ -97,7 +97,7 @@ def load_objective(
 
 def _bind(
     directory: Path,
-    named: Mapping[str, Any],
+    named: JsonMapping,
     is_default: bool,
     tokenizer: Tokenizer | None,
     model_config: ModelConfig,
@@ -128,7 +128,7 @@ def _bind(
     return module.Objective(config, tokenizer, model_config)
 
 
-def _add_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
+def _add_earlier(config: Any, settings: JsonObject) -> JsonObject:
     """Return the settings, of members too, with the earlier values of those that are missing."""
     settings = {**config.EARLIER, **settings}
     if isinstance(members := settings.get("of"), list):  # of a mixture
@@ -139,7 +139,7 @@ def _add_earlier(config: Any, settings: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _shorten(config: Any, model_config: ModelConfig) -> dict[str, Any]:
+def _shorten(config: Any, model_config: ModelConfig) -> JsonObject:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
     limit, field = longest_sequence(model_config), config.model_fields.get("max_length")
     if field is None or field.default <= limit:
@@ -147,7 +147,7 @@ def _shorten(config: Any, model_config: ModelConfig) -> dict[str, Any]:
     return {"max_length": int(limit)}
 
 
-def _read_classes(config: Any, directory: Path) -> dict[str, Any]:
+def _read_classes(config: Any, directory: Path) -> JsonObject:
     """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
     if "labels" not in config.model_fields or not (directory / "config.json").is_file():
         return {}

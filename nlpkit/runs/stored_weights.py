@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from nlpkit.checkpoints import any_layout, integrity, objective_heads, tokenizer_files
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.runs.open_checkpoint import find_checkpoint
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -20,7 +20,7 @@ class Weights:
     """A checkpoint's content in the layout of transformers."""
 
     path: Path
-    settings: dict[str, Any]
+    settings: JsonObject
     tensors: dict[str, Tensor]
     heads: dict[str, Tensor]  # of layers that an objective owns
     precision: torch.dtype  # of the stored tensors
@@ -88,7 +88,7 @@ def _average_tensors(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
     return means
 
 
-def _find_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+def _find_difference(one: JsonMapping, other: JsonMapping) -> str | None:
     """Return the first key with different values, or None."""
     keys = sorted(one.keys() | other.keys())
     return next((key for key in keys if one.get(key) != other.get(key)), None)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.config import ModelConfig
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
@@ -48,7 +49,7 @@ class TrainingText:
         """The recipe's objective, the first one of a list."""
         return self.resolved.recipe.objective[0]
 
-    def key(self) -> dict[str, Any]:
+    def key(self) -> JsonObject:
         """Return what the text depends on."""
         data = self.resolved.recipe.data
         keys = [file.text_key for entry in self.inputs for file in entry.files]
@@ -143,7 +144,7 @@ def train(
     text: TrainingText,
     section: sections.Tokenizer | sections.Side,
     texts: Callable[[Counts], Iterator[str]],
-    more_key: Mapping[str, Any] | None = None,
+    more_key: JsonMapping | None = None,
     old: tuple[str, Tokenizer] | None = None,
     what: str = "tokenizer",
 ) -> Tokenizer:

@@ -1,11 +1,12 @@
 """Scores by name with options, such as `rouge:tokenize=zh,variant=rouge1`, for tasks and `eval`."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from nlpkit import registry
 from nlpkit.contracts.metric import BadLine, Metric, Option, Score, Tool, is_metric
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 
 _SWITCH = {"true": True, "false": False}
 
@@ -43,7 +44,7 @@ def is_option(piece: str) -> bool:
     return "=" in piece and ":" not in piece.partition("=")[0]
 
 
-def resolve(name: str) -> tuple[Metric, dict[str, Any]]:
+def resolve(name: str) -> tuple[Metric, JsonObject]:
     """Return the score's module and the options of one `NAME:OPTION=VALUE,…`; see `split`."""
     if not name:
         raise WrongScore("", "a name is empty; expected for example accuracy,f1:average=micro")

@@ -13,6 +13,7 @@ from typing import Any, NoReturn, cast
 from nlpkit import registry
 from nlpkit.contracts.metric import Metric, Option, Tool, is_tool
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 
 FOLDER = "score/metrics"
 _METRICS = "-m --metrics"
@@ -180,7 +181,7 @@ def make_metric_parser(modules: Mapping[str, Metric]) -> Parser:
     return parser
 
 
-def get_options(name: str, module: Metric, found: argparse.Namespace) -> dict[str, Any]:
+def get_options(name: str, module: Metric, found: argparse.Namespace) -> JsonObject:
     """Return the keyword arguments of a metric's `score`."""
     return {option.name: vars(found)[f"{name}:{option.name}"] for option in module.OPTIONS}
 

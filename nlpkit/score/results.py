@@ -3,10 +3,10 @@
 import argparse
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from nlpkit.contracts.metric import BadLine, Metric
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 from nlpkit.score import parsing
 from nlpkit.score.inputs import Inputs
 from nlpkit.score.output import Result
@@ -39,7 +39,7 @@ def choose_references(module: Metric, inputs: Inputs) -> list[list[str]]:
 def _test(
     column: list[Result],
     module: Metric,
-    options: dict[str, Any],
+    options: JsonObject,
     inputs: Inputs,
     found: argparse.Namespace,
 ) -> list[Result]:

@@ -18,6 +18,7 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import Stopped, TryAgain
+from nlpkit.json_types import JsonObject
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.save import save
 from nlpkit.selftest.heads import OTHER_TOKENS, TOKENS, look
@@ -169,7 +170,7 @@ def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
         raise
 
 
-def _read_metrics(path: Path) -> list[dict[str, Any]]:
+def _read_metrics(path: Path) -> list[JsonObject]:
     lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]

@@ -11,10 +11,10 @@ them, or `encoder.json` and `vocab.bpe` as OpenAI does; RoBERTa's vocabulary, to
 as of Llama; by default they are RoBERTa's. Its model may be SentencePiece's, of characters.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -23,6 +23,7 @@ from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.tokenizers.library import merge_files, text_files
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 
@@ -69,7 +70,7 @@ class Tokenizer(LibraryTokenizer):
         made.chat_template = template if isinstance(template, str) else None
         return made
 
-    def _named(self, settings: Mapping[str, Any], file: Path) -> dict[str, str | None]:
+    def _named(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:
         names: dict[str, str | None] = {}
         for role, default in _ROBERTA.items():
             token = settings.get(role, default)
@@ -121,9 +122,9 @@ class Tokenizer(LibraryTokenizer):
         return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def _settings(folder: Path) -> JsonObject:
     """Return the content of `tokenizer_config.json`, and of what older versions had beside it."""
-    found: dict[str, Any] = {}
+    found: JsonObject = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         found |= read_json(folder / name) if (folder / name).is_file() else {}
     if (folder / "chat_template.jinja").is_file():

@@ -1,7 +1,7 @@
 """Held-out loss, perplexity, bits per character, the loss of each part, and the task's scores."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, cast
@@ -15,6 +15,7 @@ from torch import nn
 from nlpkit.contracts.batch import Loss
 from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.data.loader import Examples, held_out_batches
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.placement import to_device
 from nlpkit.train.signals import StopFlag
@@ -40,7 +41,7 @@ class HeldOut:
         stop: StopFlag,
         progress: Callable[[int, int], None] = lambda done, total: None,
         progress_of_run: float = 1.0,
-    ) -> dict[str, Any] | None:
+    ) -> JsonObject | None:
         """Return loss (nats per target), perplexity, bits per character, loss by part, and scores.
 
         With a single process, None is returned if `stop` is raised during the evaluation.
@@ -102,12 +103,12 @@ class HeldOut:
         return float(self.characters[targets].sum())
 
 
-def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
+def _figures(sums: LossSums, characters: float | None) -> JsonObject:
     """Return the figures of summed losses; `characters` is None if no text is predicted.
 
     `targets` are those of the perplexity, or of the first term if there is none.
     """
-    figures: dict[str, Any] = {
+    figures: JsonObject = {
         "loss": sums.mean,
         "perplexity": None,
         "bits_per_character": None,
@@ -122,7 +123,7 @@ def _figures(sums: LossSums, characters: float | None) -> dict[str, Any]:
     return figures
 
 
-def in_words(figures: Mapping[str, Any]) -> str:
+def in_words(figures: JsonMapping) -> str:
     """Return the figures of an evaluation on one line, for people."""
     parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
     line = f"loss {figures['loss']:.4f} ({parts})"

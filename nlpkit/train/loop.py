@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from nlpkit.data.loader import Step
 from nlpkit.errors import DataError, DivergedError, OutOfMemory
+from nlpkit.json_types import JsonObject
 from nlpkit.train import machine
 from nlpkit.train.held_out import Overfitting, in_words
 from nlpkit.train.log import Log, Metrics
@@ -48,7 +49,7 @@ class Job:
     settings: ResolvedTraining
     seed: int
     steps: Callable[[State], Iterator[Step]]
-    evaluate: Callable[[float], dict[str, Any] | None] | None
+    evaluate: Callable[[float], JsonObject | None] | None
     save: Callable[[State, bool], None]
     log: Log
     metrics: Metrics | None
@@ -139,7 +140,7 @@ def _saved_at(state: State) -> str:
     return f"saved at step {state.step}; the same command resumes the run"
 
 
-def _take_step(job: Job, state: State, step: Step) -> tuple[dict[str, Any], Tick] | None:
+def _take_step(job: Job, state: State, step: Step) -> tuple[JsonObject, Tick] | None:
     """Compute and apply a step; return its record and tick, None if a signal came before."""
     settings, number = job.settings, state.step + 1
     num_targets, tokens, stopping, tick = _agree(job, state, step)
@@ -238,7 +239,7 @@ def _seed_dropout(seed: int, step: int, accelerator: Accelerator) -> None:
     (torch.default_generator.manual_seed if on_cpu else torch.manual_seed)(int(word[0]))
 
 
-def _report(job: Job, state: State, record: dict[str, Any], seconds: float, rate: float) -> None:
+def _report(job: Job, state: State, record: JsonObject, seconds: float, rate: float) -> None:
     """Write the record of a step to metrics.jsonl, and show how far the run is."""
     settings, progress = job.settings, state.progress(job.settings)
     if job.metrics and (state.step % settings.log_every == 0 or progress == 1):
@@ -252,7 +253,7 @@ def _report(job: Job, state: State, record: dict[str, Any], seconds: float, rate
     job.log.step(state.step, settings.known_steps, progress, record["loss"], rate, left)
 
 
-def _note_evaluation(job: Job, state: State, figures: dict[str, Any]) -> bool:
+def _note_evaluation(job: Job, state: State, figures: JsonObject) -> bool:
     """Log the held-out figures and update the best value; return whether it has improved."""
     improved = state.add_evaluation(figures, job.settings.best_by)
     if job.metrics:

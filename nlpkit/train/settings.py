@@ -6,12 +6,13 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig, Workers
+from nlpkit.json_types import JsonObject
 from nlpkit.train.sections import AverageConfig, Optimizer, Schedule
 from nlpkit.train.trackers import Tracker
 from nlpkit.units import parse_bytes, parse_duration
 
 # Settings that do not change the result; a run can be resumed with other values.
-FREE: dict[str, Any] = {"free": True}
+FREE: JsonObject = {"free": True}
 _EXCLUDE = (  # pairs of settings of which one may be given
     ("epochs", "steps"),
     *(("budget", name) for name in ("steps", "epochs", "warmup_steps")),

@@ -7,9 +7,10 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nlpkit.data.loader import Position
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.train.schedule import stable_end
 from nlpkit.train.settings import ResolvedTraining
 
@@ -75,7 +76,7 @@ class State:
             return self.step == stable_end(settings)
         return 0 < self.step == self.times.stable_step
 
-    def add_evaluation(self, figures: Mapping[str, Any], best_by: str) -> bool:
+    def add_evaluation(self, figures: JsonMapping, best_by: str) -> bool:
         """Note an evaluation of the last step; return whether it is the best one."""
         self.evaluated_step = self.step
         value = held_out_value(figures, best_by)
@@ -85,7 +86,7 @@ class State:
             self.best_value, self.best_step = value, self.step
         return improved
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Return the state as plain values, with `times` only if the run has a budget."""
         values = asdict(self) | {"position": list(self.position)}
         if not self.times.budget:
@@ -93,7 +94,7 @@ class State:
         return values
 
     @classmethod
-    def from_json(cls, values: dict[str, Any], best_by: str) -> "State":
+    def from_json(cls, values: JsonObject, best_by: str) -> "State":
         """Return the state from the values of `to_json`, also of older versions.
 
         Older versions have `best_loss` instead: the loss, or minus the score `best_by`.
@@ -179,7 +180,7 @@ class Pace:
         return ""
 
 
-def held_out_value(figures: Mapping[str, Any], best_by: str) -> float | None:
+def held_out_value(figures: JsonMapping, best_by: str) -> float | None:
     """Return the loss or the score `best_by`; None if it is undefined."""
     figure = figures[LOSS] if best_by == LOSS else (figures.get("metrics") or {}).get(best_by)
     return figure if figure is not None and math.isfinite(figure) else None
@@ -192,7 +193,7 @@ def is_better(value: float | None, best: float | None, best_by: str) -> bool:
     return value < best if best_by == LOSS else value > best
 
 
-def best_step(evaluations: Mapping[int, Mapping[str, Any]], best_by: str) -> int | None:
+def best_step(evaluations: Mapping[int, JsonMapping], best_by: str) -> int | None:
     """Return the step of the (first) best evaluation, or None if all are undefined.
 
     `evaluations` are figures by step, in the order of the run.

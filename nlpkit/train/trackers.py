@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nlpkit.errors import Unsupported, not_installed
+from nlpkit.json_types import JsonObject
 
 # The trackers of accelerate; each has the name of the package that it needs.
 Tracker = Literal[
@@ -117,7 +118,7 @@ class Trackers:
             self._warn(f"train.trackers: {name} failed and is not used any more: {what}")
 
 
-def _options(name: str, run: TrackedRun) -> dict[str, Any]:
+def _options(name: str, run: TrackedRun) -> JsonObject:
     """Return a tracker's options to resume a run and to save files in the run directory."""
     if name == _TENSORBOARD:
         return {"purge_step": run.step + 1}  # hides lines of steps after the checkpoint

@@ -8,7 +8,6 @@ follow the words, as in later versions of the original, whose `vocab_size` inclu
 """
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.formats.pickled import read_state_dict
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
@@ -38,14 +38,14 @@ _WORDS, _PROMPTS = "input_embedding.weight", "prompt_embedding.weight"
 _TABLES = (_WORDS, _PROMPTS, "segment_embedding.weight")
 
 
-def is_settings(content: Mapping[str, Any]) -> bool:
+def is_settings(content: JsonMapping) -> bool:
     """Return whether a JSON object has CPM-Ant's sizes with their original names."""
     return {"dim_model", "num_layers", "prompt_types"} <= content.keys()
 
 
 def read(
     weights: Path, settings: Path, dtype: torch.dtype = torch.float32
-) -> tuple[dict[str, Any], dict[str, Tensor]]:
+) -> tuple[JsonObject, dict[str, Tensor]]:
     """Return `config.json` and tensors of transformers' CpmAntForCausalLM, computed in float32.
 
     Only tensors are read: a pickle with anything else is refused, and none of its code is run. The
@@ -58,9 +58,7 @@ def read(
         FileError: a setting is missing or wrong, or the file has other things than tensors.
     """
     content = read_json(settings)
-    sizes: dict[str, Any] = {
-        theirs: _size(content, ours, settings) for theirs, ours in _SIZES.items()
-    }
+    sizes: JsonObject = {theirs: _size(content, ours, settings) for theirs, ours in _SIZES.items()}
     for name in ("eps", "dropout_p"):
         value = content.get(name, 0.0 if name == "dropout_p" else None)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -87,7 +85,7 @@ def read(
     return {"model_type": "cpmant", **sizes}, tensors
 
 
-def _size(content: Mapping[str, Any], name: str, where: Path) -> int:
+def _size(content: JsonMapping, name: str, where: Path) -> int:
     value = content.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         what = f"is {value!r}" if name in content else "is missing"
@@ -99,7 +97,7 @@ def _flat(value: Any) -> list[Any]:
     return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
 
 
-def _fold(name: str, tensor: Tensor, sizes: Mapping[str, Any]) -> Tensor:
+def _fold(name: str, tensor: Tensor, sizes: JsonMapping) -> Tensor:
     """Return a weight in float32 that includes the run-time factor of the original."""
     tensor = tensor.to(torch.float32, copy=True)
     if name in _TABLES:

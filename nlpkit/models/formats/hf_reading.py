@@ -1,14 +1,15 @@
 """Reads settings and weights of transformers by the format of a family (`contracts/format.py`)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
-from typing import Any, TypeVar, get_args
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, State
+from nlpkit.json_types import JsonMapping
 from nlpkit.models.formats.hf_format import NUMBER, matches, matching_name, names_of
 
 _Config = TypeVar("_Config", bound=FrozenConfig)
@@ -38,7 +39,7 @@ def read_config(form: HfFormat, config: type[_Config], settings: Settings) -> _C
     return config(**given)
 
 
-def check_fixed(fixed: Mapping[str, Any], settings: Settings) -> None:
+def check_fixed(fixed: JsonMapping, settings: Settings) -> None:
     """Raise `ValueError` if config.json has another value of a setting than the family."""
     for name, value in fixed.items():
         if settings.get(name, value) != value:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.data.lines import kind_of
+from nlpkit.json_types import JsonObject
 
 _SHOWN = 30  # characters of an answer in a message
 
@@ -56,7 +57,7 @@ def read_answers(row: Row, column: str, context: str, *, nearest: bool) -> list[
     return [_check_answer(each, column, context, nearest) for each in value]
 
 
-def _check_answer(answer: dict[str, Any], column: str, context: str, nearest: bool) -> Answer:
+def _check_answer(answer: JsonObject, column: str, context: str, nearest: bool) -> Answer:
     text, start = answer.get("text"), answer.get("answer_start")
     if not isinstance(text, str) or not text.strip():
         what = "empty" if isinstance(text, str) else kind_of(text)

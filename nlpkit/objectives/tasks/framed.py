@@ -22,6 +22,7 @@ from nlpkit.contracts.batch import LENGTHS, Batch, Field, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.task import Item, Task
 from nlpkit.contracts.tokenizer import Extendable
+from nlpkit.json_types import JsonMapping
 from nlpkit.objectives.examples.frame import Frame, FramedText, frame_tokens
 from nlpkit.objectives.examples.text import check_length
 
@@ -45,7 +46,7 @@ class FramedConfig(FrozenConfig):
         False, description="whether <unk> is a target of the next-token loss"
     )
 
-    EARLIER: ClassVar[Mapping[str, Any]] = {"learn_unknown": True}
+    EARLIER: ClassVar[JsonMapping] = {"learn_unknown": True}
 
 
 class FramedTask(Task):

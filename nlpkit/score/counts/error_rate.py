@@ -1,15 +1,15 @@
 """Word and character error rate: edits divided by the reference length."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from nlpkit.contracts.metric import Score, Sums
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.counts.edits import Edits, count_edits
 from nlpkit.score.counts.summed import Row, SummedScore
 
-Options = dict[str, Any]
+Options = JsonObject
 
 
 def make_error_rate(
@@ -31,7 +31,7 @@ def make_error_rate(
 
     def make_score(sums: Sums, references: int, options: Options, is_line: bool) -> Score:
         edits, (size, lines, correct, empty) = Edits(*map(int, sums[:4])), sums[4:]
-        details: dict[str, Any] = {**edits._asdict(), f"reference_{unit}": size}
+        details: JsonObject = {**edits._asdict(), f"reference_{unit}": size}
         if not is_line:
             if not size:
                 reason = f"the references have no {unit} ({number_of(int(lines), 'lines')})"

@@ -2,10 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nlpkit.contracts.metric import BadLine, Lines, References
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 
 _MAX_SHOWN = 5  # labels in a message
 
@@ -127,7 +128,7 @@ def average(classes: Sequence[Counts], how: str) -> F1:
     )
 
 
-def make_details(table: Mapping[str, Counts]) -> dict[str, Any]:
+def make_details(table: Mapping[str, Counts]) -> JsonObject:
     """Return precision, recall and F1 of each class, with the numbers of its lines."""
     return {
         name: {**compute_f1(c)._asdict(), "support": c.right, "predicted": c.predicted}

@@ -12,10 +12,10 @@ import math
 import re
 from array import array
 from collections.abc import Iterator
-from typing import Any
 
 from nlpkit.contracts.metric import BadLine, Lines, Option, References, Score
 from nlpkit.errors import DataError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.counts.numbers import NUMBER
 
@@ -75,7 +75,7 @@ def score(
                 f"{number_of(lines, 'lines')})"
             )
             raise DataError(f"the perplexity is undefined: there is {where}")
-    details: dict[str, Any] = {f"{name}s": count for name, count in counts.items()}
+    details: JsonObject = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = lines
     details["empty_lines"] = empty
     details["log_probability_nats"] = -nats

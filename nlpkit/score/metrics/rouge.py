@@ -9,9 +9,10 @@ only if all references of the line are empty.
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
+from nlpkit.json_types import JsonObject
 from nlpkit.score.counts import means
 from nlpkit.score.counts.edits import lcs_length
 from nlpkit.score.counts.words import TOKENIZERS, count_dropped_letters, list_ngrams
@@ -56,7 +57,7 @@ def score(
         for name, parts in columns.items():
             for column, value in zip(parts, _best(hypothesis, answers, name), strict=True):
                 column.append(value)
-    details: dict[str, Any] = {
+    details: JsonObject = {
         name: _Part(*map(means.mean, parts))._asdict() for name, parts in columns.items()
     }
     details["lines"] = lines

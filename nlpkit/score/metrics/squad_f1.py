@@ -8,9 +8,9 @@ at signs, not by nltk. Both scripts print 100 times this score.
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.counts import means
 from nlpkit.score.counts.answers import NORMALIZERS, pair_answers, split_cmrc
@@ -40,9 +40,9 @@ def score(
     hypotheses: Lines, references: References, *, normalize: str = "squad", no_answer: bool = False
 ) -> Score:
     """Return the mean F1 of the lines."""
-    options: dict[str, Any] = {"normalize": normalize, "no_answer": no_answer}
+    options: JsonObject = {"normalize": normalize, "no_answer": no_answer}
     values = list(_values(hypotheses, references, **options))
-    details: dict[str, Any] = {"lines": len(values), "lines_with_0": values.count(0.0)}
+    details: JsonObject = {"lines": len(values), "lines_with_0": values.count(0.0)}
     details["warnings"] = []
     if normalize == "squad" and is_unspaced(references[0]):
         details["warnings"].append(

@@ -7,12 +7,12 @@ depend on it where special tokens are not asked for.
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from tokenizers import Tokenizer as Library
 from tokenizers import processors
 
 from nlpkit.contracts.tokenizer import Template
+from nlpkit.json_types import JsonObject
 
 
 def with_template(content: str, template: Template) -> str:
@@ -60,7 +60,7 @@ def _make(library: Library, second: str | None) -> tuple[list[int], list[int]]:
     return encoding.ids, encoding.type_ids
 
 
-def _processors(found: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
+def _processors(found: JsonObject | None) -> Iterator[JsonObject]:
     if found is not None and found["type"] == "Sequence":
         for each in found["processors"]:
             yield from _processors(each)
