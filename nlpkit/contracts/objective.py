@@ -92,7 +92,7 @@ class Objective(ABC):
     composable: bool = False  # whether it may follow another objective in a list
     beside_others: str = ""  # in a mixture: what to do about inputs that others do not have
     # The number of additional pieces of an example, drawn from other documents.
-    mates: int = 0
+    negatives: int = 0
     # The marks that it needs (`MARK_NAMES` in `contracts/batch.py`); its ids are then `Marked`.
     marks: tuple[str, ...] = ()
     cut_mark: str = ""  # the mark at which pieces begin; see `spans_at`
@@ -137,8 +137,8 @@ class Objective(ABC):
         """Return the tokens of the examples made from pieces of these lengths (I,)."""
 
     # `(ids, rng)`: one example (name -> array) made of a piece's ids; all randomness comes from
-    # `rng`. With `mates`, a third argument `mates` is the list of the other pieces' ids; with
-    # `marks`, ids are `Marked`. A task's is `(item, rng)`.
+    # `rng`. With `negatives`, a third argument of this name is the list of the other pieces' ids;
+    # with `marks`, ids are `Marked`. A task's is `(item, rng)`.
     example: ClassVar[Callable[..., dict[str, np.ndarray]]]
 
     def transform(
@@ -214,8 +214,8 @@ class Objective(ABC):
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the ids of the texts of an unmasked example, in the order of the source.
 
-        Without mates their concatenation is the piece. With mates each text is a contiguous part
-        of the piece or of a mate. By default texts are the tokens between special tokens.
+        Without negatives their concatenation is the piece. With negatives each text is a contiguous
+        part of the piece or of a negative. By default texts are the tokens between special tokens.
         """
         raise NotImplementedError
 

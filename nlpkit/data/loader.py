@@ -23,7 +23,7 @@ from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
 
 if TYPE_CHECKING:
-    from nlpkit.data.mates import Mates
+    from nlpkit.data.negatives import Negatives
 
 TRAIN, HELD_OUT = 0, 1  # second word of the seed, so that the two never share random numbers
 ROUND_BINS = 256  # bins in a round: its one last, half-empty bin is then at most 0.4 % of it
@@ -91,12 +91,12 @@ class Examples:
         self.occurrences = int(corpus.weights.max()) + 1  # most that an epoch has of a piece
         is_training_task = split == TRAIN and isinstance(objective, Task)
         self.augment = cast(Task, objective).augment if is_training_task else None
-        self.mates: Mates | None = None
-        if objective.mates and len(self.spans):
-            from nlpkit.data import mates
+        self.negatives: Negatives | None = None
+        if objective.negatives and len(self.spans):
+            from nlpkit.data import negatives
 
             what = "the held-out data" if split == HELD_OUT else "the training data"
-            self.mates = mates.Mates(self.spans, corpus.lengths, self.weights, what)
+            self.negatives = negatives.Negatives(self.spans, corpus.lengths, self.weights, what)
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -128,10 +128,10 @@ class Examples:
         source: Any = self.source(piece)
         if self.augment is not None:
             source = self.augment(source, rng)
-        if self.mates is None:
+        if self.negatives is None:
             return self.objective.example(source, rng)
-        mates = [self.source(mate) for mate in self.mates.draw(piece, self.objective.mates, rng)]
-        return self.objective.example(source, rng, mates)
+        drawn = self.negatives.draw(piece, self.objective.negatives, rng)
+        return self.objective.example(source, rng, [self.source(other) for other in drawn])
 
     def source(self, piece: int) -> np.ndarray | Item | Marked:
         """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""

@@ -96,7 +96,7 @@ class Objective(TextObjective):
         self.unlearned_id = unlearned.pop() if len(unlearned) == 1 else None
         self.needs = joined(member.needs for member in self.members)
         self.marks = joined(member.marks for member in self.members)
-        self.mates = max(member.mates for member in self.members)
+        self.negatives = max(member.negatives for member in self.members)
         self.predicts_text = any(member.predicts_text for member in self.members)
         self.parts = tuple(
             self._name(number, part) for number, m in enumerate(self.members) for part in m.parts
@@ -176,16 +176,16 @@ class Objective(TextObjective):
         return np.max([member.length(pieces) for member in self.members], axis=0)
 
     def example(
-        self, ids: Any, rng: np.random.Generator, mates: Sequence[Any] = ()
+        self, ids: Any, rng: np.random.Generator, negatives: Sequence[Any] = ()
     ) -> dict[str, np.ndarray]:
         """Return the example of a drawn member; fields of other members have neutral values."""
         bounds = np.cumsum(self.shares)[:-1]
         number = int(np.searchsorted(bounds, rng.random(), side="right"))
         member = self.members[number]
-        texts = [ids, *mates[: member.mates]]
+        texts = [ids, *negatives[: member.negatives]]
         if not member.marks:
             texts = [text.ids if isinstance(text, Marked) else text for text in texts]
-        example = member.example(texts[0], rng, *([texts[1:]] if member.mates else []))
+        example = member.example(texts[0], rng, *([texts[1:]] if member.negatives else []))
         sizes = example.get(LENGTHS, np.array([len(example[self.token_field])], np.int64))
         counts = {"token": int(sizes.sum()), "sequence": len(sizes)}
         example |= {MEMBER: np.full(len(sizes), number), TOKENS: sizes, LENGTHS: sizes}

@@ -44,7 +44,7 @@ class Objective(PairChoice):
         "next_sentence_label": Field(np.int64, per="sequence", names=("is_next", "not_next")),
     }
     marks = ("sentence_start",)
-    mates = 1
+    negatives = 1
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
@@ -59,16 +59,16 @@ class Objective(PairChoice):
         return _window(pieces) + self.extra
 
     def example(
-        self, ids: Marked, rng: np.random.Generator, mates: list[Marked]
+        self, ids: Marked, rng: np.random.Generator, negatives: list[Marked]
     ) -> dict[str, np.ndarray]:
         """Return a pair, and whether its second text is of another document."""
-        mate = mates[0]
+        negative = negatives[0]
         size = int(_window(np.array(len(ids))))
         begin = int(rng.integers(len(ids) - size + 1))
         stop = begin + size
-        cut, other = _cuts(ids, begin, stop, mate, rng)
+        cut, other = _cuts(ids, begin, stop, negative, rng)
         label = int(rng.integers(2))
-        second = part(mate, other, other + stop - cut) if label else part(ids, cut, stop)
+        second = part(negative, other, other + stop - cut) if label else part(ids, cut, stop)
         example = self.joined((part(ids, begin, cut), second))
         return example | {"next_sentence_label": np.array([label])}
 
@@ -79,22 +79,22 @@ def _window(sizes: np.ndarray) -> np.ndarray:
 
 
 def _cuts(
-    ids: Marked, begin: int, stop: int, mate: Marked, rng: np.random.Generator
+    ids: Marked, begin: int, stop: int, negative: Marked, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Return where the second text begins: in [begin, stop) of the piece, and in the mate.
+    """Return where the second text begins: in [begin, stop) of the piece, and in the negative.
 
-    Both are beginnings of sentences, unless no two of them leave as many tokens in the mate as in
-    the piece: then they are anywhere.
+    Both are beginnings of sentences, unless no two of them leave as many tokens in the negative as
+    in the piece: then they are anywhere.
     """
-    starts, others = sentence_starts(ids), sentence_starts(mate)
-    longest = len(mate) - int(others[0]) if len(others) else 0
+    starts, others = sentence_starts(ids), sentence_starts(negative)
+    longest = len(negative) - int(others[0]) if len(others) else 0
     possible = starts[(starts > begin) & (starts < stop) & (stop - starts <= longest)]
     if len(possible):
         cut = int(possible[rng.integers(len(possible))])
-        others = others[: int(np.searchsorted(others, len(mate) - (stop - cut), side="right"))]
+        others = others[: int(np.searchsorted(others, len(negative) - (stop - cut), side="right"))]
         return cut, int(others[rng.integers(len(others))])
-    cut = int(rng.integers(max(begin + 1, stop - len(mate)), stop))
-    return cut, int(rng.integers(len(mate) - (stop - cut) + 1))
+    cut = int(rng.integers(max(begin + 1, stop - len(negative)), stop))
+    return cut, int(rng.integers(len(negative) - (stop - cut) + 1))
 
 
 def cut_overlapping(lengths: np.ndarray, step: int, size: int, min_size: int) -> Spans:

@@ -195,7 +195,7 @@ def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
         "no neighbour leak": (True, leaks.find_neighbour_leaks),
         "unmasking": (True, texts.check_unmasking),
         "shown targets": (bool(subject.offering("shown")), texts.count_shown),
-        "mates": (bool(subject.objective.mates), texts.check_mates),
+        "negatives": (bool(subject.objective.negatives), texts.check_negatives),
         "detection": (
             any(objective.detects for objective in subject.objectives),
             texts.check_detection,

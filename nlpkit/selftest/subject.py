@@ -1,7 +1,7 @@
 """The subject of the proofs: a small model, the objective, and sources of examples.
 
 A source is the input of one example: a piece of text, with marks if the objective has `marks`, and
-its mates; or the row of a task. Sources are real or random text. T tokens of a piece.
+its negatives; or the row of a task. Sources are real or random text. T tokens of a piece.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -41,15 +41,15 @@ class Source:
     """The input of one example."""
 
     piece: Any  # ids (T,), `Marked` ids, or the `Item` of a task
-    mates: list[Any] = field(default_factory=list)
+    negatives: list[Any] = field(default_factory=list)
 
     @property
     def texts(self) -> list[np.ndarray]:
-        """The ids of the piece and of each mate, or of each part of a row."""
+        """The ids of the piece and of each negative, or of each part of a row."""
         if isinstance(self.piece, Item):
             return [*self.piece.parts]
         return [
-            each.ids if isinstance(each, Marked) else each for each in (self.piece, *self.mates)
+            each.ids if isinstance(each, Marked) else each for each in (self.piece, *self.negatives)
         ]
 
     @property
@@ -67,12 +67,12 @@ class Source:
         cuts = np.cumsum([len(text) for text in self.texts])[:-1]
         if isinstance(self.piece, Item):
             return Source(replace(self.piece, parts=tuple(np.split(ids, cuts))))
-        old = (self.piece, *self.mates)
-        piece, *mates = (
+        old = (self.piece, *self.negatives)
+        piece, *negatives = (
             Marked(new, text.marks) if isinstance(text, Marked) else new
             for text, new in zip(old, np.split(ids, cuts), strict=True)
         )
-        return Source(piece, mates)
+        return Source(piece, negatives)
 
 
 @dataclass
@@ -106,8 +106,8 @@ class Subject:
 
     def example(self, source: Source, rng: np.random.Generator) -> Example:
         """Return the objective's example from a source, as in the loader."""
-        mates = [source.mates] if self.objective.mates else []
-        return self.objective.example(source.piece, rng, *mates)
+        negatives = [source.negatives] if self.objective.negatives else []
+        return self.objective.example(source.piece, rng, *negatives)
 
     def pack(self, examples: Sequence[Example]) -> Batch:
         """Return the pack of these examples."""
@@ -128,10 +128,12 @@ class Subject:
 
     def _source(self, number: int, longest: int | None) -> Source:
         examples = self.examples
-        mates: list[int] = []
-        if examples.mates is not None:
-            mates = examples.mates.draw(number, self.objective.mates, self.rng(11, number))
-        piece, *others = (_shorten(examples.source(n), longest) for n in (number, *mates))
+        negatives: list[int] = []
+        if examples.negatives is not None:
+            negatives = examples.negatives.draw(
+                number, self.objective.negatives, self.rng(11, number)
+            )
+        piece, *others = (_shorten(examples.source(n), longest) for n in (number, *negatives))
         return Source(piece, others)
 
     @cached_property
@@ -201,19 +203,19 @@ class Subject:
         return bool(self.objective.cut_mark)
 
     def noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
-        """Return a piece and mates of `size` random words each, or a row with random words.
+        """Return a piece and negatives of `size` random words each, or a row with random words.
 
         Args:
-            words: of the piece and of the mates; default: `self.words` for both.
+            words: of the piece and of the negatives; default: `self.words` for both.
         """
         if isinstance(self.objective, Task):
             return self._noise_row(size, rng)
         alphabets = words or (self.words, self.words)
-        piece, *mates = (
+        piece, *negatives = (
             self._marked(rng.choice(alphabets[min(number, 1)], size))
-            for number in range(1 + self.objective.mates)
+            for number in range(1 + self.objective.negatives)
         )
-        return Source(piece, mates)
+        return Source(piece, negatives)
 
     def _noise_row(self, size: int, rng: np.random.Generator) -> Source:
         row = _shorten(self.examples.source(int(rng.choice(self._to_cut))), size)

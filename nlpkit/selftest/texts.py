@@ -1,4 +1,4 @@
-"""Proofs of examples: they contain their text, and use mates and visible targets correctly.
+"""Proofs of examples: they contain their text, and use negatives and visible targets correctly.
 
 T tokens of an example.
 """
@@ -26,8 +26,8 @@ def check_unmasking(subject: Subject) -> Verdict:
         example = subject.example(source, subject.rng(6, number))
         hidden += int((example.get("labels", np.empty(0)) != IGNORE).sum())
         if not any(_holds(subject, original, source) for original in unmask(subject, example)):
-            mates = " or a mate" if source.mates else ""
-            figure = f"piece {number} of {source.size} tokens{mates} is not in its example"
+            negatives = " or a negative" if source.negatives else ""
+            figure = f"piece {number} of {source.size} tokens{negatives} is not in its example"
             return False, figure + _hint(subject)
     return True, f"{len(sources)} pieces, {hidden:,} labels put back"
 
@@ -74,15 +74,15 @@ def _fill(example: Example, shift: int) -> np.ndarray:
 
 
 def _holds(subject: Subject, example: Example, source: Source) -> bool:
-    """Return whether an unmasked example contains its piece, or parts of it and its mates."""
-    piece, *mates = source.texts
+    """Return whether an unmasked example contains its piece, or parts of it and its negatives."""
+    piece, *negatives = source.texts
     offering = subject.offering("restore")
     if not offering and _contains(example["input_ids"], piece):
         return True
     texts = offering[0].restore(example) if offering else _split_texts(subject, example)
     if np.array_equal(np.concatenate([*texts, piece[:0]]), piece):
         return True
-    if not mates or not len(texts):
+    if not negatives or not len(texts):
         return False
     known = all(any(_contains(whole, text) for whole in source.texts) for text in texts)
     return known and any(_contains(piece, text) for text in texts)
@@ -135,8 +135,8 @@ def count_shown(subject: Subject) -> Verdict:
     return abs(rate - rates[0]) <= 4 * error + 1e-9, figure
 
 
-def check_mates(subject: Subject) -> Verdict:
-    """Use different words in pieces and mates: some examples have both, and a label tells which."""
+def check_negatives(subject: Subject) -> Verdict:
+    """Give pieces and negatives different words: some examples have both, a label tells which."""
     words = subject.rng(13).permutation(np.flatnonzero(subject.is_text))
     ours, theirs = np.array_split(words, 2)
     rng = subject.rng(14)
@@ -146,17 +146,20 @@ def check_mates(subject: Subject) -> Verdict:
     for _ in range(COUNT):
         example = subject.example(subject.noise(size, rng, ours, theirs), rng)
         # `unmask` or the labels undo random replacements, which may be any words.
-        mated = all(np.isin(m["input_ids"], theirs).any() for m in unmask(subject, example))
-        mixed += mated
+        mixes = all(np.isin(m["input_ids"], theirs).any() for m in unmask(subject, example))
+        mixed += mixes
         with torch.no_grad():
             seen = look(subject, subject.model, subject.pack([example]))
         for name, head in seen.labels.items():
             if head.per == "sequence" and len(head.targets) == 1:
                 values = by_label.setdefault(name, {True: set(), False: set()})
-                values[mated].add(float(head.targets[0]))
+                values[mixes].add(float(head.targets[0]))
     figure = f"{mixed} of {COUNT} examples have text of another document"
     if not mixed:
-        return False, f"{figure}, although the objective has `mates` {subject.objective.mates}"
+        return (
+            False,
+            f"{figure}, although the objective has `negatives` {subject.objective.negatives}",
+        )
     if mixed == COUNT or not by_label:
         return True, figure
     if not any(values[True].isdisjoint(values[False]) for values in by_label.values()):

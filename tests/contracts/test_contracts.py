@@ -87,7 +87,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_part_of_an_own_class_gets_the_defaults(write) -> None:
     made = registry.load("objectives", write(OBJECTIVE)).Objective({}, None, None)
-    assert (made.max_shrink, made.unlearned_id, made.heads(), made.mates) == (0, None, {}, 0)
+    assert (made.max_shrink, made.unlearned_id, made.heads(), made.negatives) == (0, None, {}, 0)
     assert made.special_tokens(None, None) == ()
     assert type(made).at_progress is Objective.at_progress
 

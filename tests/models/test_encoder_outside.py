@@ -200,8 +200,8 @@ def test_pairs_are_adjacent_or_of_two_documents_and_as_long_as_said(
     start, end = tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")
     rng, labels = np.random.default_rng(0), []
     for size, other in [(2, 1), (2, 40), (30, 3), (57, 57)] * 200:
-        piece, mate = np.arange(100, 100 + size), np.arange(1000, 1000 + other)
-        made = objective.example(piece, rng, [mate])
+        piece, negative = np.arange(100, 100 + size), np.arange(1000, 1000 + other)
+        made = objective.example(piece, rng, [negative])
         ids, types = made["input_ids"], made["token_type_ids"]
         assert len(ids) == len(types) == objective.length(np.array([size]))[0]
         cut = int(types.argmax())
@@ -209,7 +209,7 @@ def test_pairs_are_adjacent_or_of_two_documents_and_as_long_as_said(
         assert (ids[0], ids[cut - 1], ids[-1]) == (start, end, end)
         first, second = ids[1 : cut - 1], ids[cut:-1]
         label = int(made["next_sentence_label"][0])
-        following = mate if label else piece[len(first) :]
+        following = negative if label else piece[len(first) :]
         assert (first == piece[: len(first)]).all()
         assert (second == following[: len(second)]).all()
         assert min(len(first), len(second)) > 0

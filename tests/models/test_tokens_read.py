@@ -74,8 +74,8 @@ def _case(name: str):
     for number in range(6):
         rng = np.random.default_rng(number)
         text = _pair() if "tlm" in listed else _masked.document(4, rng)
-        mates = [[_masked.document(4, rng)]] if objective.mates else []
-        examples.append(objective.example(text, rng, *mates))
+        negatives = [[_masked.document(4, rng)]] if objective.negatives else []
+        examples.append(objective.example(text, rng, *negatives))
     return model, objective, _batch(objective, examples)
 
 

@@ -16,7 +16,7 @@ from tests._masked import bound, bound_of, document, mark, marked, plain, tokeni
 
 
 def _pairs(objective, count: int, seed: int = 0, most: int = 8):
-    """Yield (piece, mate, example) of documents of two and more sentences."""
+    """Yield (piece, negative, example) of documents of two and more sentences."""
     rng = np.random.default_rng(seed)
     documents = [document(int(rng.integers(2, most)), rng) for _ in range(60)]
     for number in range(count):
@@ -47,17 +47,19 @@ def test_half_of_the_pairs_are_true(count: int) -> None:
 def test_pairs_are_cut_where_sentences_begin_and_false_ones_are_of_the_other_document() -> None:
     objective = bound("nsp", max_length=128)
     seen = {0: 0, 1: 0}
-    for piece, mate, example in _pairs(objective, 2000):
+    for piece, negative, example in _pairs(objective, 2000):
         first, second = objective.restore(example)
         label = int(example["next_sentence_label"][0])
         assert len(first)
         assert len(second)
         seen[label] += 1
-        starts = {n: np.flatnonzero(t.has("sentence_start")) for n, t in ((0, piece), (1, mate))}
+        starts = {
+            n: np.flatnonzero(t.has("sentence_start")) for n, t in ((0, piece), (1, negative))
+        }
         # The first text ends where a sentence of its document begins; the second one follows it
         # there, or is of the other document, from the beginning of a sentence.
         ends = {at + len(first) for at in _at(piece.ids, first)}
-        begins = {*_at((piece, mate)[label].ids, second)}
+        begins = {*_at((piece, negative)[label].ids, second)}
         assert ends & {*starts[0].tolist()}
         assert begins & {*starts[label].tolist()}
         if not label:
@@ -90,10 +92,10 @@ def test_lengths_and_cuts_do_not_depend_on_the_label(count: int) -> None:
 def test_true_pairs_end_with_their_document_no_more_often_than_false_ones() -> None:
     objective = bound("nsp", max_length=128)
     last = {0: [], 1: []}
-    for piece, mate, example in _pairs(objective, 5000):
+    for piece, negative, example in _pairs(objective, 5000):
         label = int(example["next_sentence_label"][0])
         second = objective.restore(example)[1]
-        whole = (mate if label else piece).ids
+        whole = (negative if label else piece).ids
         last[label].append(len(whole) - len(second) in _at(whole, second))
     shares = [float(np.mean(last[label])) for label in (0, 1)]
     # Without windows all true ones would, and few false ones.
@@ -101,14 +103,18 @@ def test_true_pairs_end_with_their_document_no_more_often_than_false_ones() -> N
     assert abs(shares[0] - shares[1]) < 0.1
 
 
-@pytest.mark.parametrize("mate", ["x", "word", "No end of a sentence, and many words in it, so."])
+@pytest.mark.parametrize(
+    "negative", ["x", "word", "No end of a sentence, and many words in it, so."]
+)
 @pytest.mark.parametrize("text", ["Whole words are masked together. " * 3, "See what it is"])
-def test_mate_of_any_length_gives_a_pair_of_the_planned_length(text: str, mate: str) -> None:
+def test_negative_of_any_length_gives_a_pair_of_the_planned_length(
+    text: str, negative: str
+) -> None:
     objective = bound("nsp", max_length=128)
     piece = marked(text)
     for number in range(60):
         rng = np.random.default_rng(number)
-        example = objective.example(piece, rng, [marked(mate)])
+        example = objective.example(piece, rng, [marked(negative)])
         assert len(example["input_ids"]) == objective.length(np.array([len(piece)]))[0]
         assert min(map(len, objective.restore(example))) > 0
 

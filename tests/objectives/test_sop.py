@@ -62,7 +62,7 @@ def test_texts_are_whole_sentences_in_order_or_swapped() -> None:
 def test_negatives_are_never_those_of_nsp() -> None:
     # google-research/albert#234: text of another document is no wrong order.
     objective = bound("sop")
-    assert objective.mates == 0
+    assert objective.negatives == 0
     rng = np.random.default_rng(0)
     for _ in range(200):
         piece = document(4, rng)

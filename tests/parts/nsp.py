@@ -41,7 +41,7 @@ class Objective(TextObjective):
         "next_sentence_label": Field(np.int64, per="sequence"),
     }
     needs = ("bidirectional", "pairs")
-    mates = 1
+    negatives = 1
     extra = 3  # [CLS] and twice [SEP]
     min_piece = 2  # a token for each text
 
@@ -61,7 +61,7 @@ class Objective(TextObjective):
         return tuple(dict.fromkeys(model_config.task_tokens))
 
     def example(
-        self, ids: np.ndarray, rng: np.random.Generator, mates: list[np.ndarray]
+        self, ids: np.ndarray, rng: np.random.Generator, negatives: list[np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Return a pair of T tokens and three special ones, whichever B it has."""
         cut = int(rng.integers(1, len(ids)))
@@ -69,7 +69,7 @@ class Objective(TextObjective):
         second = ids[cut:]
         if label:
             # Where the other piece is too short, A is longer by what B lacks.
-            second = mates[0][: len(second)]
+            second = negatives[0][: len(second)]
         first = ids[: len(ids) - len(second)]
         parts = [[self.start], first, [self.delimiter], second, [self.end]]
         sizes = (len(first) + 2, len(second) + 1)

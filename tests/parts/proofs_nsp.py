@@ -18,7 +18,7 @@ class Config(FrozenConfig):
 
 
 class Objective(TextObjective):
-    """`[CLS] A [SEP] B [SEP]`: B is what follows A, or (label 1) the beginning of a mate."""
+    """`[CLS] A [SEP] B [SEP]`: B is what follows A, or (label 1) the beginning of a negative."""
 
     parts = ("nsp",)
     inputs = ("input_ids", "token_type_ids")
@@ -28,7 +28,7 @@ class Objective(TextObjective):
         "pair": Field(np.int64, per="sequence"),
     }
     needs = ("bidirectional", "pairs")
-    mates = 1
+    negatives = 1
     extra = 3
     min_piece = 8
 
@@ -41,10 +41,10 @@ class Objective(TextObjective):
         """Return BERT's."""
         return ("[CLS]", "[SEP]")
 
-    def example(self, ids, rng, mates):
+    def example(self, ids, rng, negatives):
         """Return a pair."""
         label, cut = int(rng.integers(2)), int(rng.integers(2, len(ids) - 2))
-        second = self.second(ids, cut, mates[0]) if label else ids[cut:]
+        second = self.second(ids, cut, negatives[0]) if label else ids[cut:]
         first = ids[: len(ids) - len(second)]
         parts = [[self.start], first, [self.end], second, [self.end]]
         return {
@@ -53,9 +53,9 @@ class Objective(TextObjective):
             "pair": np.array(label),
         }
 
-    def second(self, ids, cut, mate):
+    def second(self, ids, cut, negative):
         """Return a text that does not follow `ids[:cut]`."""
-        return mate[: len(ids) - cut]
+        return negative[: len(ids) - cut]
 
     def num_targets(self, batch):
         """Return the sequences."""

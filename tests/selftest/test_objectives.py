@@ -57,7 +57,7 @@ def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> N
             texts.count_shown,
             leaks.find_neighbour_leaks,
         ]
-        proofs += [texts.check_mates] if "nsp" in names else []
+        proofs += [texts.check_negatives] if "nsp" in names else []
         for proof in proofs:
             passed, figure = proof(subject)
             assert passed, figure
@@ -113,15 +113,15 @@ class Beside(span.Objective):
 class SameDocument(nsp.Objective):
     """Takes the second text of the same document."""
 
-    def example(self, ids, rng, mates):
+    def example(self, ids, rng, negatives):
         return super().example(ids, rng, [ids])
 
 
 class Short(nsp.Objective):
     """Its false second texts are a token long."""
 
-    def example(self, ids, rng, mates):
-        made = super().example(ids, rng, mates)
+    def example(self, ids, rng, negatives):
+        made = super().example(ids, rng, negatives)
         if made["next_sentence_label"][0]:
             second = np.flatnonzero(made["token_type_ids"] == 1)
             for name in ("input_ids", "token_type_ids", "marks"):
@@ -158,7 +158,7 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         (Beside, texts.count_shown, "expected 20.00%"),
         (
             SameDocument,
-            texts.check_mates,
+            texts.check_negatives,
             "0 of 200 examples have text of another document",
         ),
         (Guessed, texts.check_unmasking, "is not in its example"),

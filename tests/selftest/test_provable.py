@@ -41,7 +41,7 @@ RUNS = ["packed = alone", "batches", "accumulated = one", "saved = reopened", "r
             ("nsp", "mlm"),
             [
                 "noise floor", "no leak", "no label leak", "no neighbour leak", "unmasking",
-                "shown targets", "mates",
+                "shown targets", "negatives",
             ],
             marks=pytest.mark.slow,
         ),
@@ -129,23 +129,23 @@ class Often(proofs_mlm.Objective):
 class Same(proofs_nsp.Objective):
     """Takes the second text of the same document, from another place."""
 
-    def second(self, ids, cut, mate):
+    def second(self, ids, cut, negative):
         return ids[: len(ids) - cut]
 
 
 class Told(proofs_nsp.Objective):
     """Token types of pairs that do not follow are all 0."""
 
-    def example(self, ids, rng, mates):
-        made = super().example(ids, rng, mates)
+    def example(self, ids, rng, negatives):
+        made = super().example(ids, rng, negatives)
         return made | {"token_type_ids": made["token_type_ids"] * (1 - made["pair"])}
 
 
 class Guessed(proofs_nsp.Objective):
     """Labels have nothing to do with the pair."""
 
-    def example(self, ids, rng, mates):
-        return super().example(ids, rng, mates) | {"pair": rng.integers(2)}
+    def example(self, ids, rng, negatives):
+        return super().example(ids, rng, negatives) | {"pair": rng.integers(2)}
 
 
 # Detecting
@@ -276,7 +276,7 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         ),
         (Often, texts.count_shown, "10.00% ±"),
         pytest.param(
-            *(Same, texts.check_mates, "0 of 200 examples have text of another document"),
+            *(Same, texts.check_negatives, "0 of 200 examples have text of another document"),
             marks=pytest.mark.slow,
         ),
         (Same, texts.check_unmasking, None),
@@ -284,7 +284,7 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             *(Told, leaks.find_label_leaks, "something other than the text"),
             marks=pytest.mark.slow,
         ),
-        (Guessed, texts.check_mates, "no label tells them"),
+        (Guessed, texts.check_negatives, "no label tells them"),
         (
             Withheld,
             leaks.find_leaks,

@@ -286,8 +286,8 @@ def test_objective_offers_its_contract(folder: str, name: str) -> None:
     is_task = issubclass(objective, Task)
     parameters = inspect.signature(objective.example).parameters.values()
     ours = [each.name for each in parameters if each.default is each.empty]
-    mates = ["mates"] if objective.mates else []
-    assert ours == ["self", "item" if is_task else "ids", "rng", *mates]
+    negatives = ["negatives"] if objective.negatives else []
+    assert ours == ["self", "item" if is_task else "ids", "rng", *negatives]
     if is_task:
         named = {name.partition(":")[0] for name in objective.metrics}
         assert named <= {*registry.names("score/metrics")}

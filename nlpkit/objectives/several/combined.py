@@ -39,7 +39,7 @@ class Combined:
             raise ValueError(f"objective: two of the list have a loss called {twice[0]}")
         self.scores = joined(objective.scores for objective in objectives)
         self.marks = joined(objective.marks for objective in objectives)
-        self.mates = self.first.mates
+        self.negatives = self.first.negatives
         self.predicts_text = any(objective.predicts_text for objective in objectives)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,8 +1,8 @@
-"""Mates: other pieces of the same data that an example is made with, such as NSP's false next.
+"""Negatives: other pieces of the same data that an example is made with, such as NSP's false next.
 
-A mate comes from other documents than the piece. It is drawn as often as an epoch has it, with the
-random numbers of the example, so it depends on (seed, epoch, piece) as the example does, and not
-on the workers or processes that make it.
+A negative comes from other documents than the piece. It is drawn as often as an epoch has it, with
+the random numbers of the example, so it depends on (seed, epoch, piece) as the example does, and
+not on the workers or processes that make it.
 
 I pieces, D documents.
 """
@@ -15,7 +15,7 @@ from nlpkit.errors import UsageError
 _DRAWS = 32  # in vain, before the others are listed: where one document has nearly all pieces
 
 
-class Mates:
+class Negatives:
     """The pieces of a corpus, to draw from."""
 
     def __init__(self, pieces: Spans, lengths: np.ndarray, weights: np.ndarray, what: str):
@@ -41,9 +41,9 @@ class Mates:
 
     def _one(self, piece: int, rng: np.random.Generator) -> int:
         for _ in range(_DRAWS):
-            mate = _pick(self.total, rng)
-            if self.last[mate] < self.first[piece] or self.first[mate] > self.last[piece]:
-                return mate
+            negative = _pick(self.total, rng)
+            if self.last[negative] < self.first[piece] or self.first[negative] > self.last[piece]:
+                return negative
         others = (self.last < self.first[piece]) | (self.first > self.last[piece])
         return _pick(np.cumsum(np.where(others, self.weights, 0.0)), rng)
 
