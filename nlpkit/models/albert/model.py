@@ -9,18 +9,15 @@ As in transformers, what the feed-forward layers add has no dropout.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.models.albert import Config
-from nlpkit.models.formats import encoder_format
-from nlpkit.models.formats.encoder_format import ENCODER
+from nlpkit.models.albert import Config, names
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-TASK_HEADS = encoder_format.task_heads("Albert")
+FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
 
 
 class Model(EncoderModel):
@@ -69,54 +66,3 @@ class Model(EncoderModel):
         pooled = self.summary(hidden, lengths)
         dropped = F.dropout(pooled, self.config.pair_dropout, self.training)
         return self.order_classifier(dropped)
-
-
-def _names() -> dict[str, str]:
-    ours = "layers.blocks.{num_groups}.{inner_layers}"
-    theirs = "albert.encoder.albert_layer_groups.{num_groups}.albert_layers.{inner_layers}"
-    parts = {
-        "query": "attention.query",
-        "key": "attention.key",
-        "value": "attention.value",
-        "project": "attention.dense",
-        "attention_norm": "attention.LayerNorm",
-        "up": "ffn",
-        "down": "ffn_output",
-        "output_norm": "full_layer_layer_norm",
-    }
-    body = encoder_format.body_names("albert.")
-    shared = {name: theirs for name, theirs in body.items() if "{num_layers}" not in name}
-    return shared | {f"{ours}.{name}": f"{theirs}.{their}" for name, their in parts.items()}
-
-
-_DECODER = "predictions.decoder"
-FORMAT = replace(
-    ENCODER,
-    architecture="AlbertForPreTraining",
-    body="albert.",
-    names={
-        **_names(),
-        **encoder_format.decoder_names("predictions.bias", _DECODER),
-        "widen": "albert.encoder.embedding_hidden_mapping_in",
-        "pooler": "albert.pooler",
-        "output_dense": "predictions.dense",
-        "output_norm": "predictions.LayerNorm",
-        "order_classifier": "sop_classifier.classifier",
-    },
-    copies=encoder_format.decoder_copies(_DECODER),
-    optional=("pooler", "order_classifier"),  # AlbertForMaskedLM has neither
-    sizes={
-        **ENCODER.sizes,
-        "embedding_size": "embedding_size",
-        "num_groups": "num_hidden_groups",
-        "inner_layers": "inner_group_num",
-        "pair_dropout": "classifier_dropout_prob",
-    },
-    defaults={
-        **ENCODER.defaults,
-        "hidden_act": "gelu_new",
-        "num_hidden_groups": 1,
-        "inner_group_num": 1,
-        "classifier_dropout_prob": 0.1,
-    },
-)

@@ -67,19 +67,17 @@ class Model(EncoderModel):
         return self.next_sentence(self.summary(hidden, lengths))
 
 
-_DECODER = "cls.predictions.decoder"
-FORMAT = replace(
+_FORMAT = replace(
     ENCODER,
     architecture="BertForPreTraining",
     body="bert.",
     names={
         **encoder_format.body_names("bert."),
-        **encoder_format.decoder_names("cls.predictions.bias", _DECODER),
         "pooler": "bert.pooler.dense",
         "output_dense": "cls.predictions.transform.dense",
         "output_norm": "cls.predictions.transform.LayerNorm",
         "next_sentence": "cls.seq_relationship",
     },
-    copies=encoder_format.decoder_copies(_DECODER),
     optional=("pooler", "next_sentence"),  # BertForMaskedLM has neither
 )
+FORMAT = encoder_format.with_decoder(_FORMAT, "cls.predictions.decoder", "cls.predictions.bias")

@@ -5,12 +5,13 @@ bias that counts is the decoder's; the other one is not used.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from nlpkit.contracts.format import HfFormat, Settings, State
 from nlpkit.models.layers.encoder_config import EncoderConfig
 from nlpkit.models.layers.head import TaskHead
 
-_LAYER = {
+LAYER = {
     "query": "attention.self.query",
     "key": "attention.self.key",
     "value": "attention.self.value",
@@ -20,34 +21,43 @@ _LAYER = {
     "down": "output.dense",
     "output_norm": "output.LayerNorm",
 }
-UNTIED_BIAS = "untied_bias"  # stands for `token_bias` in an untied model
+_UNTIED_BIAS = "untied_bias"  # stands for `token_bias` in an untied model
 
 
-def body_names(body: str) -> dict[str, str]:
-    """Return the names of word embeddings, `embeddings` and `layers`; `body`: prefix with a dot."""
-    ours, theirs = "layers.blocks.{num_layers}", f"{body}encoder.layer.{{num_layers}}"
+def body_names(
+    body: str,
+    block: str = "{num_layers}",
+    layer: str = "encoder.layer.{num_layers}",
+    parts: Mapping[str, str] = LAYER,
+    half: str = "",
+) -> dict[str, str]:
+    """Return the names of word embeddings, `embeddings` and `layers`.
+
+    Args:
+        body: the prefix of transformers' names, with a dot.
+        block: our number of a layer in `layers.blocks`; `layer` is what transformers calls it.
+        parts: our names of what is in a layer, with transformers' names.
+        half: the prefix of our `layers`, with a dot, in a model of two encoders.
+    """
     return {
         "token_embedding": f"{body}embeddings.word_embeddings.weight",
         "embeddings.position_embedding": f"{body}embeddings.position_embeddings.weight",
         "embeddings.type_embedding": f"{body}embeddings.token_type_embeddings.weight",
         "embeddings.norm": f"{body}embeddings.LayerNorm",
-        "layers.attention_tensors": "attention_tensors",
-        **{f"{ours}.{name}": f"{theirs}.{their}" for name, their in _LAYER.items()},
+        f"{half}layers.attention_tensors": "attention_tensors",
+        **{
+            f"{half}layers.blocks.{block}.{ours}": f"{body}{layer}.{theirs}"
+            for ours, theirs in parts.items()
+        },
     }
 
 
-def decoder_names(bias: str, decoder: str) -> dict[str, str]:
-    """Return the names of the output table and its bias; `decoder` is transformers' layer."""
-    return {
-        "token_bias": bias,
-        "output_embedding": f"{decoder}.weight",
-        UNTIED_BIAS: f"{decoder}.bias",
-    }
-
-
-def decoder_copies(decoder: str) -> dict[str, str]:
-    """Return the tensors of transformers' layer that repeat ours in a tied model."""
-    return {f"{decoder}.weight": "token_embedding", f"{decoder}.bias": "token_bias"}
+def with_decoder(form: HfFormat, decoder: str, bias: str) -> HfFormat:
+    """Return the format with transformers' layer `decoder`, the output table, and its `bias`."""
+    table, own_bias = f"{decoder}.weight", f"{decoder}.bias"
+    names = {"token_bias": bias, "output_embedding": table, _UNTIED_BIAS: own_bias}
+    copies = {table: "token_embedding", own_bias: "token_bias"}
+    return replace(form, names={**form.names, **names}, copies=copies)
 
 
 def task_heads(prefix: str, heads: Mapping[str, TaskHead] | None = None) -> dict[str, TaskHead]:
@@ -64,15 +74,15 @@ def _join(config: EncoderConfig, state: State) -> State:
     """Return the state dict with the bias of an untied output table under its other name, too."""
     if config.tie or "token_bias" not in state:
         return state
-    return {**state, UNTIED_BIAS: state["token_bias"].clone()}
+    return {**state, _UNTIED_BIAS: state["token_bias"].clone()}
 
 
 def _split(config: EncoderConfig, settings: Settings, state: State) -> State:
     """Return the state dict with the bias that transformers adds in an untied model."""
-    if config.tie or UNTIED_BIAS not in state:
+    if config.tie or _UNTIED_BIAS not in state:
         return state
-    rest = {name: tensor for name, tensor in state.items() if name != UNTIED_BIAS}
-    return rest | {"token_bias": state[UNTIED_BIAS]}
+    rest = {name: tensor for name, tensor in state.items() if name != _UNTIED_BIAS}
+    return rest | {"token_bias": state[_UNTIED_BIAS]}
 
 
 # What a family replaces: its class, the prefix of its body, its names, and what it has more.

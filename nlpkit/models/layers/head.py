@@ -69,6 +69,13 @@ class TaskHead:
     # Modules of a head of more than one layer, with transformers' names.
     modules: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of_two(
+        cls, architecture: str, layer: str, dense: str, kind: type[DenseHead] = DenseHead
+    ) -> "TaskHead":
+        """Return a head with another layer, which is called `dense` in transformers."""
+        return cls(architecture, layer, kind=kind, modules={"dense": dense})
+
     @property
     def names(self) -> Mapping[str, str]:
         """Our names of the head's parameters with transformers' names."""

@@ -31,3 +31,8 @@ class Config(EncoderConfig):
     padding_idx: int = Field(
         1, ge=0, description="id of the padding token; positions are counted from the number after"
     )
+
+    @property
+    def position_rows(self) -> int:
+        """The rows of the table of positions; those up to `padding_idx` are of no token."""
+        return self.max_positions + self.padding_idx + 1

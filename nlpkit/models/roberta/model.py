@@ -17,16 +17,13 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel
-from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 TASK_HEADS = {  # transformers' models with a task's layer; its multiple choice reads a pooler
-    "sequence_classification": TaskHead(
-        "RobertaForSequenceClassification",
-        "classifier.out_proj",
-        kind=DenseHead,
-        modules={"dense": "classifier.dense"},
+    "sequence_classification": TaskHead.of_two(
+        "RobertaForSequenceClassification", "classifier.out_proj", "classifier.dense"
     ),
     "token_classification": TaskHead("RobertaForTokenClassification", "classifier"),
     "question_answering": TaskHead("RobertaForQuestionAnswering", "qa_outputs"),
@@ -39,9 +36,9 @@ class Model(EncoderModel):
     config: Config
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        width = config.hidden_size
-        super().__init__(config, vocab_size, backend, Embeddings(config, width, _rows(config)))
-        self.make_head(config, vocab_size, width, "gelu")
+        embeddings = Embeddings(config, config.hidden_size, config.position_rows)
+        super().__init__(config, vocab_size, backend, embeddings)
+        self.make_head(config, vocab_size, config.hidden_size, "gelu")
         self.reset_parameters()
 
     def forward(
@@ -65,11 +62,6 @@ class Model(EncoderModel):
         return self.encode(layout, input_ids, types, positions=positions, rows=rows, cache=cache)
 
 
-def _rows(config: Config) -> int:
-    # Of the table of positions; those up to `padding_idx` are of no token.
-    return config.max_positions + config.padding_idx + 1
-
-
 def _positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
     """Return the positions (N,) of transformers: `padding_idx` + 1, + 2, … in each sequence.
 
@@ -89,22 +81,20 @@ def _read_config(settings: Settings, sizes: Values) -> Values:
     return sizes | {"max_positions": limit}
 
 
-_DECODER = "lm_head.decoder"
-FORMAT = replace(
+_FORMAT = replace(
     ENCODER,
     architecture="RobertaForMaskedLM",
     body="roberta.",
     names={
         **encoder_format.body_names("roberta."),
-        **encoder_format.decoder_names("lm_head.bias", _DECODER),
         "output_dense": "lm_head.dense",
         "output_norm": "lm_head.layer_norm",
     },
-    copies=encoder_format.decoder_copies(_DECODER),
     # The pooler of a bare RobertaModel is in none of its pretraining and tuning models.
     ignored=(*ENCODER.ignored, "pooler"),
     sizes={**ENCODER.sizes, "padding_idx": "pad_token_id"},
     defaults={**ENCODER.defaults, "pad_token_id": 1},
-    more_settings=lambda config: {"max_position_embeddings": _rows(config)},
+    more_settings=lambda config: {"max_position_embeddings": config.position_rows},
     read_config=_read_config,
 )
+FORMAT = encoder_format.with_decoder(_FORMAT, "lm_head.decoder", "lm_head.bias")

@@ -16,7 +16,7 @@ from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.models.layers import encoder, packs
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import ACTIVATIONS
-from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import dropout
 from nlpkit.models.vit import Config
 
@@ -26,9 +26,7 @@ TASK_HEADS = {
     # The head of the paper's pretraining has a hidden layer (sec. 3.1), that of transformers'
     # classifier has none. So the hidden layer is saved as the pooler of ViTModel, and the last one
     # under a name that the classifier does not read.
-    "image_classification_mlp": TaskHead(
-        "ViTModel", "mlp_head", kind=DenseHead, modules={"dense": "vit.pooler.dense"}
-    ),
+    "image_classification_mlp": TaskHead.of_two("ViTModel", "mlp_head", "vit.pooler.dense"),
 }
 
 
