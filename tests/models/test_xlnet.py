@@ -201,7 +201,7 @@ def test_memory_of_parts_equals_memories_of_transformers(tmp_path: Path) -> None
                 loss = loss + torch.nn.functional.cross_entropy(
                     out.logits[0], part[places > 0], reduction="sum"
                 )
-    hidden = with_memory(LENGTHS, ids, types, rank, starts)
+    hidden = with_memory(LENGTHS, ids, types, rank, part_start=starts)
     index = (rank > 0).nonzero().squeeze(1)
     torch.testing.assert_close(with_memory.logits(hidden[index]), torch.cat(expected), **CLOSE)
     total, _ = with_memory.token_loss(hidden, index, ids[index])

@@ -35,15 +35,14 @@ class Keys:
     def __init__(
         self,
         layout: Layout,
-        fields: Mapping[str, Tensor | None],
+        fields: Mapping[str, Tensor],
         has_memory: bool,
         cache: Cache | None,
     ):
         self.cache, self.new = cache, layout.lengths
         self.layout = layout
         self.rows: Tensor | None = None
-        known = {name: field for name, field in fields.items() if field is not None}
-        self.fields = {name: self._all(f"field {name}", field) for name, field in known.items()}
+        self.fields = {name: self._all(f"field {name}", field) for name, field in fields.items()}
         if cache is not None:
             self.layout = Layout(cache.lengths, layout.device)
         if has_memory:

@@ -29,6 +29,7 @@ from nlpkit.models.xlnet.keys import Keys
 # Queries, keys and values are no linear layers in transformers, so peft has no adapters for them.
 LORA_TARGETS = ("up", "down")
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
+_NEXT = "next_"  # begins the names of fields of the token that a token asks for
 
 
 class Layer(nn.Module):
@@ -96,11 +97,8 @@ class Model(TiedHead):
         input_ids: Tensor,
         token_type_ids: Tensor,
         rank: Tensor | None = None,
-        part_start: Tensor | None = None,
-        position: Tensor | None = None,
-        next_position: Tensor | None = None,
-        next_part_start: Tensor | None = None,
         cache: Cache | None = None,
+        **fields: Tensor,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
@@ -108,27 +106,24 @@ class Model(TiedHead):
             token_type_ids: (N,) int64: which text of its sequence a token is in.
             rank: (N,) int64: 0 for tokens that all others see; from 1 on the place of a predicted
                 token, whose state is of the query stream, in the order. None: all see one another.
-            part_start: (N,) int64: where the part of its sequence begins that a token is in. Parts
-                see only themselves and, without gradient, the `memory` tokens before them.
-            position: (N,) int64, in its sequence; default: from 0.
-            next_position: (N,) int64, of the token of its text that a token asks for, or -1. The
-                state of one that asks, and no other, is that of a query there.
-            next_part_start: (N,) int64, as `part_start`, of the token that a token asks for.
+            fields: (N,) int64 each. `position`: in its sequence; default: from 0. `part_start`:
+                where the part of its sequence begins that a token is in. Parts see only themselves
+                and, without gradient, the `memory` tokens before them. `next_position`: of the
+                token of its text that a token asks for, or -1. The state of one that asks, and no
+                other, is that of a query there. `next_part_start`: `part_start` of that token.
 
         Raises:
             ValueError: no token of a sequence is predicted, or none asks.
         """
         layout = attention.layout_of(lengths, input_ids.device, cache)
-        fields = {
-            "position": layout.positions if position is None else position,
-            "segment": token_type_ids,
-            "rank": rank,
-            "part_start": part_start,
-        }
-        keys = Keys(layout, fields, self.config.memory > 0 and part_start is not None, cache)
+        given = {"position": layout.positions, "segment": token_type_ids, **fields}
+        if rank is not None:
+            given["rank"] = rank
+        own = {name: field for name, field in given.items() if not name.startswith(_NEXT)}
+        keys = Keys(layout, own, self.config.memory > 0 and "part_start" in own, cache)
         streams = [self._drop(F.embedding(input_ids, self.token_embedding))]
-        attends = [self._prepare(layout, fields, keys)]
-        predicted, of_queries = _queries(fields, next_position, next_part_start)
+        attends = [self._prepare(layout, own, keys)]
+        predicted, of_queries = _queries(given)
         if predicted is not None:
             queries = _layout_of(layout, predicted)
             streams.insert(0, self._drop(self.query_start[0].expand(len(predicted), -1)))
@@ -149,7 +144,7 @@ class Model(TiedHead):
         return dropout(x, self.config.dropout, self.training)
 
     def _prepare(
-        self, layout: Layout, fields: Mapping[str, Tensor | None], keys: Keys
+        self, layout: Layout, fields: Mapping[str, Tensor], keys: Keys
     ) -> list[attention.Attend]:
         kinds = self.attention_tensors
         heads = kinds.heads_like(self.order[0].query, self.config.dropout, self.backend)
@@ -165,21 +160,19 @@ def _layout_of(layout: Layout, index: Tensor) -> Layout:
     return Layout(counts.tolist(), index.device)
 
 
-def _queries(
-    fields: Mapping[str, Tensor | None], next_position: Tensor | None, next_part: Tensor | None
-) -> tuple[Tensor | None, dict[str, Tensor]]:
+def _queries(fields: Mapping[str, Tensor]) -> tuple[Tensor | None, dict[str, Tensor]]:
     """Return the tokens whose state is of the query stream, (M,), and the fields of the queries.
 
     The tokens are None if no state is.
     """
-    rank = fields["rank"]
-    if next_position is not None:
-        index = (next_position >= 0).nonzero().squeeze(1)
-        fields = {**fields, "position": next_position, "part_start": next_part}
-    elif rank is not None:
-        index = (rank > 0).nonzero().squeeze(1)
+    asked = {name.removeprefix(_NEXT): fields[name] for name in fields if name.startswith(_NEXT)}
+    if asked:
+        index = (asked["position"] >= 0).nonzero().squeeze(1)
+        fields = {**fields, **asked}
+    elif "rank" in fields:
+        index = (fields["rank"] > 0).nonzero().squeeze(1)
         # A query sees the tokens before it in the order, and not its own.
-        fields = {**fields, "rank": rank - 1}
+        fields = {**fields, "rank": fields["rank"] - 1}
     else:
         return None, {}
-    return index, {name: field[index] for name, field in fields.items() if field is not None}
+    return index, {name: field[index] for name, field in fields.items()}
