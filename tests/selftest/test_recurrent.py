@@ -8,7 +8,7 @@ import torch
 
 from nlpkit.models.layers import recurrent
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.seq2seq.decoder import Memory
+from nlpkit.models.seq2seq.decoder import Source
 from nlpkit.selftest import batching, leaks
 from tests import _provable, _tiny
 
@@ -84,12 +84,12 @@ def test_attention_to_the_neighbours_source_is_seen(tmp_path, monkeypatch) -> No
     with _provable.of_recipe(path) as bench:
         passed, figure = batching.compare_packed_sums(bench.subject)
         assert passed, figure
-        plain = Memory.of.__func__
+        plain = Source.of.__func__
 
-        def rolled(cls, values, keys):
+        def rolled(cls, context, values, keys):
             shift = np.roll(np.arange(len(values)), 1)
-            return plain(cls, [values[i] for i in shift], [keys[i] for i in shift])
+            return plain(cls, context, [values[i] for i in shift], [keys[i] for i in shift])
 
-        monkeypatch.setattr(Memory, "of", classmethod(rolled))
+        monkeypatch.setattr(Source, "of", classmethod(rolled))
         passed, figure = batching.compare_packed_sums(bench.subject)
         assert not passed, figure

@@ -14,6 +14,7 @@ longest, M of all, E encoder width, C hidden_size.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -27,36 +28,29 @@ from nlpkit.models.seq2seq import Config
 FED = "fed"  # among the states: the attentional state of the step before, (B, C)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """The states of the sources, a row for each sequence of targets."""
+class Source(NamedTuple):
+    """What the decoder knows of the sources, a row for each."""
 
-    values: Tensor  # (B, S, E)
+    context: Tensor  # c, (B, E), the last state of the encoder
+    values: Tensor  # (B, S, E); without attention, S is 0
     keys: Tensor  # (B, S, C), the states as the score compares them
     lengths: Tensor  # (B,)
 
     @classmethod
-    def of(cls, values: Sequence[Tensor], keys: Sequence[Tensor]) -> "Memory":
-        """Return the memory of sources with these states, (S, E) and (S, C) each."""
-        lengths = torch.tensor([len(each) for each in values], device=values[0].device)
-        return cls(pad_sequence(list(values), True), pad_sequence(list(keys), True), lengths)
-
-    def rows(self, index: Tensor | slice) -> "Memory":
-        """Return the memory of some of the sequences."""
-        return Memory(self.values[index], self.keys[index], self.lengths[index])
-
-
-@dataclass(frozen=True)
-class Source:
-    """What the decoder knows of the sources."""
-
-    context: Tensor  # c, (B, E), the last state of the encoder
-    memory: Memory | None  # None: no attention
+    def of(
+        cls, context: Tensor, values: Sequence[Tensor] = (), keys: Sequence[Tensor] = ()
+    ) -> "Source":
+        """Return sources with these states, (S, E) and (S, C) each; none without attention."""
+        none = context.new_empty(len(context), 0)
+        if not values:
+            return cls(context, none, none, none)
+        lengths = torch.tensor([len(each) for each in values], device=context.device)
+        own, compared = (pad_sequence(list(states), True) for states in (values, keys))
+        return cls(context, own, compared, lengths)
 
     def rows(self, index: Tensor | slice) -> "Source":
         """Return what is known of some of the sources."""
-        memory = None if self.memory is None else self.memory.rows(index)
-        return Source(self.context[index], memory)
+        return Source(*(part[index] for part in self))
 
 
 @dataclass(frozen=True)
@@ -101,34 +95,34 @@ class Alignment(nn.Module):
         """Return states of the encoder (M, E) as the score compares them, (M, C)."""
         return values if self.key is None else self.key(values)
 
-    def forward(self, states: Tensor, positions: Tensor, memory: Memory) -> tuple[Tensor, Tensor]:
+    def forward(self, states: Tensor, positions: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Return contexts (B, T, E) and weights (B, T, S) of states (B, T, C).
 
         Args:
             positions: (B, T), the position of each state in its target, from 0.
         """
-        place = torch.arange(memory.keys.shape[1], device=states.device)
-        seen = (place < memory.lengths[:, None])[:, None]  # (B, 1, S)
+        place = torch.arange(source.keys.shape[1], device=states.device)
+        seen = (place < source.lengths[:, None])[:, None]  # (B, 1, S)
         distance = None
         if self.window != "global":
-            distance = place - self._centre(states, positions, memory)[..., None]  # (B, T, S)
+            distance = place - self._centre(states, positions, source)[..., None]  # (B, T, S)
             seen = seen & (distance.abs() <= self.window_size)
-        scores = self._scores(states, memory).float().masked_fill(~seen, -torch.inf)
+        scores = self._scores(states, source).float().masked_fill(~seen, -torch.inf)
         weights = scores.softmax(-1)
         if self.window == "local_p" and distance is not None:
             # A Gaussian around the centre with sigma = D / 2 (Luong et al. 2015, eq. 10).
             weights = weights * torch.exp(-2 * (distance / self.window_size) ** 2)
-        return weights.to(memory.values.dtype) @ memory.values, weights
+        return weights.to(source.values.dtype) @ source.values, weights
 
-    def _scores(self, states: Tensor, memory: Memory) -> Tensor:
+    def _scores(self, states: Tensor, source: Source) -> Tensor:
         if self.query is None or self.weight is None:
-            return states @ memory.keys.transpose(1, 2)
-        both = self.query(states)[:, :, None] + memory.keys[:, None]  # (B, T, S, C)
+            return states @ source.keys.transpose(1, 2)
+        both = self.query(states)[:, :, None] + source.keys[:, None]  # (B, T, S, C)
         return self.weight(torch.tanh(both)).squeeze(-1)
 
-    def _centre(self, states: Tensor, positions: Tensor, memory: Memory) -> Tensor:
+    def _centre(self, states: Tensor, positions: Tensor, source: Source) -> Tensor:
         """Return p_t, (B, T): the centre of each local window."""
-        last = memory.lengths[:, None] - 1
+        last = source.lengths[:, None] - 1
         if self.place is None or self.place_weight is None:
             return torch.minimum(positions, last)
         share = torch.sigmoid(self.place_weight(torch.tanh(self.place(states)))).squeeze(-1)
@@ -164,17 +158,11 @@ class Decoder(nn.Module):
         own = tokens.forced is not None and self.config.previous_output
         if own or self.config.input_feeding or self.config.attends_before:
             return self._stepwise(layout, time, tokens, source, states)
-        return self._at_once(layout, time, tokens, source, states)
-
-    def _at_once(
-        self, layout: Layout, time: TimeFirst, tokens: Tokens, source: Source, states: States
-    ) -> Decoded:
-        parts = [tokens.embed(tokens.ids)] if self.config.previous_output else []
-        if self.config.context != "initial_state":
-            parts.append(source.context[layout.document_ids])
-        x = torch.cat(parts, 1) if parts else source.context.new_ones(layout.total, 1)
+        embedded = tokens.embed(tokens.ids) if self.config.previous_output else None
+        context = source.context[layout.document_ids]
+        x = self._inputs(embedded, context)
         hidden, after = run(self.cells, x, time, states)
-        if self.alignment is None or source.memory is None:
+        if self.alignment is None:
             return Decoded(hidden, after, None)
         # A rectangle of the targets, for attention alone.
         row = layout.document_ids
@@ -182,10 +170,18 @@ class Decoder(nn.Module):
         shape = (len(layout.lengths), layout.max_length)
         rectangle = hidden.new_zeros(*shape, hidden.shape[1]).index_put((row, column), hidden)
         positions = layout.positions.new_zeros(shape).index_put((row, column), layout.positions)
-        contexts, weights = self.alignment(rectangle, positions, source.memory)
-        return Decoded(
-            self._attentional(contexts[row, column], hidden), after, weights[row, column]
-        )
+        contexts, weights = self.alignment(rectangle, positions, source)
+        hidden = self._attentional(contexts[row, column], hidden)
+        return Decoded(hidden, after, weights[row, column])
+
+    def _inputs(self, embedded: Tensor | None, context: Tensor, *fed: Tensor) -> Tensor:
+        """Return what steps read, (n, step_size)."""
+        parts = [] if embedded is None else [embedded]
+        if self.config.context != "initial_state":
+            parts.append(context)
+        if self.config.input_feeding:
+            parts += fed
+        return torch.cat(parts, 1) if parts else context.new_ones(len(context), 1)
 
     def _attentional(self, context: Tensor, state: Tensor) -> Tensor:
         """Return (n, C), what attention and state together say."""
@@ -198,58 +194,46 @@ class Decoder(nn.Module):
         source, positions = source.rows(time.rows), layout.positions[time.order]
         embedded = tokens.embed(tokens.ids[time.order]) if self.config.previous_output else None
         forced = None if tokens.forced is None else tokens.forced[time.order]
-        if FED not in states:
-            width = self.config.hidden_size
-            states = states | {FED: source.context.new_zeros(len(source.context), width)}
         now = {name: part[time.rows] for name, part in states.items()}
+        if FED not in now:
+            now[FED] = now["h"].new_zeros(len(time.rows), self.config.hidden_size)
         hidden: list[Tensor] = []
         weights: list[Tensor] = []
-        ended: list[States] = []  # of sequences that have no further token, the shortest first
         for here, _ in time.steps():
+            # Sequences that have ended stand behind the others.
             count = here.stop - here.start
-            ended.append({name: part[count:] for name, part in now.items()})
-            now, source = (
-                {name: part[:count] for name, part in now.items()},
-                source.rows(slice(count)),
-            )
+            going = {name: part[:count] for name, part in now.items()}
             read = None if embedded is None else embedded[here]
             if hidden and forced is not None and read is not None and not forced[here].all():
-                own = tokens.embed(tokens.predict(hidden[-1][:count]))
+                own = tokens.embed(tokens.predict(going[FED]))
                 read = torch.where(forced[here][:, None], read, own)
-            now, each = self._step(read, source, now, positions[here])
-            hidden.append(now[FED])
+            after, each = self._step(read, source.rows(slice(count)), going, positions[here])
+            now = {name: torch.cat([after[name], part[count:]]) for name, part in now.items()}
+            hidden.append(after[FED])
             weights += [] if each is None else [each]
         back = time.rows.argsort()
-        parts = [now, *reversed(ended)]
-        after = {name: torch.cat([part[name] for part in parts])[back] for name in now}
+        after = {name: part[back] for name, part in now.items()}
         return Decoded(_in_pack(hidden, time), after, _in_pack(weights, time) if weights else None)
 
     def _step(
         self, read: Tensor | None, source: Source, states: States, positions: Tensor
     ) -> tuple[States, Tensor | None]:
         """Return the states after one step, and the weights of attention (n, S)."""
-        config, context, weights = self.config, source.context, None
-        if config.attends_before:
-            context, weights = self._attend(states["h"][:, -1], positions, source.memory)
-        fed = states[FED]
-        parts = [] if read is None else [read]
-        parts += [context.to(fed.dtype)] if config.context != "initial_state" else []
-        parts += [fed] if config.input_feeding else []
         cells = {name: part for name, part in states.items() if name != FED}
-        state, after = one_step(self.cells, torch.cat(parts, 1), cells)
-        if self.alignment is not None:
-            if not config.attends_before:
-                context, weights = self._attend(state, positions, source.memory)
+        fed, context, weights = states[FED], source.context, None
+        if self.config.attends_before:
+            context, weights = self._attend(states["h"][:, -1], positions, source)
+        state, after = one_step(self.cells, self._inputs(read, context.to(fed.dtype), fed), cells)
+        if weights is None and self.alignment is not None:
+            context, weights = self._attend(state, positions, source)
+        if weights is not None:
             state = self._attentional(context, state)
         return after | {FED: state}, weights
 
-    def _attend(
-        self, state: Tensor, positions: Tensor, memory: Memory | None
-    ) -> tuple[Tensor, Tensor]:
+    def _attend(self, state: Tensor, positions: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Return contexts (n, E) and weights (n, S) of one state each (n, C)."""
         assert self.alignment is not None
-        assert memory is not None
-        contexts, weights = self.alignment(state[:, None], positions[:, None], memory)
+        contexts, weights = self.alignment(state[:, None], positions[:, None], source)
         return contexts.squeeze(1), weights.squeeze(1)
 
 

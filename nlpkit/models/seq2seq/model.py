@@ -20,9 +20,9 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.packs import dropout, last_states
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.layers.recurrent import RecurrentHead, States, make_layers, run, zeros
+from nlpkit.models.layers.recurrent import RecurrentHead, make_layers, run, zeros
 from nlpkit.models.seq2seq import VOCABULARY, Config
-from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Memory, Source, Tokens
+from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 FORMAT = own_format(
@@ -119,31 +119,21 @@ class Model(RecurrentHead):
         cache: Cache | None,
     ) -> Decoded:
         layout = attention.layout_of(lengths, input_ids.device, cache)
-        memory: list[list[Tensor]] = [[], []]  # states of each source, and those that are compared
-        if cache is not None and self.config.score is not None:
-            memory = [cache.ragged("values"), cache.ragged("keys")]
+        kept = Cache() if cache is None else cache
         if source_ids is not None and source_lengths is not None:
-            context, states, values = self._encode(source_ids, source_lengths)
-            if cache is not None:
-                cache.state("source")["context"] = context
-            if (align := self.decoder.alignment) is not None:
-                for kept, packed in zip(memory, (values, align.keys(values)), strict=True):
-                    kept += packed.split(tuple(source_lengths))
-        else:
-            assert cache is not None
-            context, states = cache.state("source")["context"], cache.state("decoder")
-        source = Source(context, Memory.of(*memory) if memory[0] else None)
-        forced = teacher_forced if self.training else None
-        tokens = Tokens(input_ids, forced, self._embed, self._most_likely)
-        decoded = self.decoder(layout, tokens, source, states)
-        if cache is not None:
-            cache.state("decoder").update(decoded.states)
+            self._encode(source_ids, source_lengths, kept)
+        attended = ("values", "keys") if self.config.score is not None else ()
+        context = kept.state("source")["context"]
+        source = Source.of(context, *(kept.ragged(name) for name in attended))
+        tokens = Tokens(
+            input_ids, teacher_forced if self.training else None, self._embed, self._most_likely
+        )
+        decoded = self.decoder(layout, tokens, source, kept.state("decoder"))
+        kept.state("decoder").update(decoded.states)
         return decoded
 
-    def _encode(
-        self, source_ids: Tensor, source_lengths: Sequence[int]
-    ) -> tuple[Tensor, States, Tensor]:
-        """Return contexts (B, E), the decoder's first states, and the encoder's states (M, E)."""
+    def _encode(self, source_ids: Tensor, source_lengths: Sequence[int], kept: Cache) -> None:
+        """Keep contexts (B, E), the decoder's first states, and what attention sees."""
         config = self.config
         time = TimeFirst.of(source_lengths, source_ids.device)
         own = self.source_embedding
@@ -152,13 +142,16 @@ class Model(RecurrentHead):
         # (B, layers and directions, C) -> (B, layers, E)
         last = {name: part.unflatten(1, (-1, config.num_directions)).flatten(2)
                 for name, part in final.items()}  # fmt: skip
-        context = last["h"][:, -1]
+        kept.state("source")["context"] = last["h"][:, -1]
+        if (align := self.decoder.alignment) is not None:
+            for name, packed in (("values", values), ("keys", align.keys(values))):
+                kept.ragged(name).extend(packed.split(tuple(source_lengths)))
         if config.context == "every_step":
-            return context, zeros(self.decoder.cells, values, len(time.rows)), values
+            last = zeros(self.decoder.cells, values, len(time.rows))
         for name, layer in self.bridge.items():
             made = layer(last[name])
             last[name] = torch.tanh(made) if name == "h" else made
-        return context, last, values
+        kept.state("decoder").update(last)
 
     def _embed(self, ids: Tensor, table: Tensor | None = None) -> Tensor:
         embedded = F.embedding(ids, self.token_embedding if table is None else table)
