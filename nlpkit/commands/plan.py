@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.contracts.optimizer import describe
@@ -12,7 +12,12 @@ from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
-_SECTIONS = ("data", "packing", "model", "estimate")
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+    from nlpkit.runs.planned import Planned
+    from nlpkit.train.log import Log
+
+_SECTIONS = ("data", "packing", "model", "card", "estimate")
 _KEYS = 31  # columns; a longer key shifts its own line only
 
 
@@ -25,6 +30,20 @@ class Shown:
         "--mask FILE.png", "draw which tokens attend to which in the first batch"
     )
     no_probe: bool = option("--no-probe", "measure nothing; the plan has no estimate then")
+    no_data: bool = option(
+        "--no-data",
+        "read no data and measure nothing: made-up text stands in for it, the longest that the "
+        "recipe allows, with all tokens of tokenizer.vocab_size",
+    )
+    card: str | None = option(
+        "--card NAME",
+        "how long the run takes on one card, such as h100, at 40 % of its peak, and how many cards "
+        "hold weights, gradients and the optimizer's state",
+    )
+
+    def __post_init__(self) -> None:
+        if self.no_data and (self.batch or self.mask):
+            raise UsageError("--no-data: there is no batch to show; remove --batch and --mask")
 
 
 @shared("overrides", "budget", "device")
@@ -38,27 +57,25 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     call, and estimate is measured. docs/design.md lists the keys.
     """
     resolved = common.load(recipe)
-    from nlpkit.runs import columns
+    if shown.card is not None:
+        from nlpkit.plan import cards
 
-    columns.check(resolved)  # before torch is loaded
-    from nlpkit import plan as planning
-
+        cards.find(shown.card)  # before anything is read
     log = common.open_log()
     log.warn_all(resolved.warnings)
-    out, measure = user_path(resolved.recipe.out), not shown.no_probe
-    plan = planning.make(resolved, out, common.device, log, measure)
-    if shown.mask is not None:
-        planning.draw_mask(plan, Path(shown.mask))
-        log.info(f"drawn: {shown.mask}")
-    if shown.batch:
-        for line in planning.format_batch(plan):
-            print(line)
-        return
-    described = planning.describe(plan)
-    if measure:
-        from nlpkit.plan.probe import probe
+    if shown.no_data:
+        from nlpkit.plan import without_data
 
-        described["estimate"] = probe(plan)
+        described = without_data.describe(without_data.make(resolved))
+    else:
+        plan = _make(resolved, common, shown, log)
+        if shown.batch:
+            return
+        described = _describe(plan, measure=not shown.no_probe)
+    if shown.card is not None:
+        model = described["model"]
+        sizes = model["flops_per_run"], model["state_bytes"]
+        described["card"] = cards.describe(shown.card, *sizes)
     if common.json:
         described["origin"] = resolved.origin
         common.print_result("", **json.loads(json.dumps(described, sort_keys=True)))
@@ -69,6 +86,35 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
         raise UsageError(f"{recipe}: {estimate['advice']}")
     if estimate.get("advice"):
         log.warn(f"{estimate['memory_share']:.0%} of the memory: {estimate['advice']}")
+
+
+def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Planned":
+    """Return the plan, and draw or print its first batch if this is asked for."""
+    from nlpkit.runs import columns
+
+    columns.check(resolved)  # before torch is loaded
+    from nlpkit import plan as planning
+
+    out = user_path(resolved.recipe.out)
+    plan = planning.make(resolved, out, common.device, log, measure=not shown.no_probe)
+    if shown.mask is not None:
+        planning.draw_mask(plan, Path(shown.mask))
+        log.info(f"drawn: {shown.mask}")
+    if shown.batch:
+        for line in planning.format_batch(plan):
+            print(line)
+    return plan
+
+
+def _describe(plan: "Planned", measure: bool) -> JsonObject:
+    from nlpkit import plan as planning
+
+    described = planning.describe(plan)
+    if measure:
+        from nlpkit.plan.probe import probe
+
+        described["estimate"] = probe(plan)
+    return described
 
 
 def _print(described: JsonObject, origin: dict[str, str]) -> None:
@@ -129,7 +175,11 @@ def _format_value(key: str, value: Any) -> tuple[str, str | None]:
         return f"{value / 2 ** (30 if gib else 20):,.1f}", "GiB" if gib else "MiB"
     if key.endswith("flops_per_step"):
         return f"{value / 1e9:,.1f}", "GFLOP"
-    if key.endswith(("fill", "_with_loss", "memory_share")):
+    if key.endswith("flops_per_run"):
+        return f"{value:.3g}", "FLOP"
+    if key.endswith("flops_per_second"):
+        return f"{value / 1e12:,.0f}", "TFLOP/s"
+    if key.endswith(("fill", "_with_loss", "memory_share", "utilization")):
         return f"{value:.1%}", ""
     if key.startswith("estimate.seconds_per"):
         return f"{value:.3f}", "s"

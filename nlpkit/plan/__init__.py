@@ -10,7 +10,8 @@ import torch
 
 from nlpkit.attention.masks import dense_mask
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS
+from nlpkit.contracts.batch import IGNORE, LENGTHS, SOURCE_LENGTHS, Batch
+from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
 from nlpkit.data.corpus import Corpus
@@ -24,7 +25,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build, checks, fit_memory, planned
 from nlpkit.runs.build import model_part
-from nlpkit.runs.planned import Planned
+from nlpkit.runs.planned import Planned, PlannedModel
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
@@ -104,8 +105,6 @@ def describe(plan: Planned) -> JsonObject:
     of_epoch = np.concatenate([bins.items, bins.leftover]) % len(data.examples)
     epoch_tokens = int(data.examples.sizes[of_epoch].sum())
     steps_per_epoch = float(batches_per_epoch(stream)) / mean_batches(settings)
-    first = plan.first
-    vocab_size = data.vocab_size
     return {
         "data": {
             "train": _describe_corpus(data.train) | {"examples": len(data.examples)},
@@ -113,7 +112,7 @@ def describe(plan: Planned) -> JsonObject:
             "cut": dict(data.train.cut),
             "held_out": _describe_held_out(data),
             "directories": [n for inputs in data.inputs for entry in inputs for n in entry.notes],
-            "vocabulary": vocab_size,
+            "vocabulary": plan.vocab_size,
         },
         "packing": {
             "tokens_per_batch": settings.batch_budget,
@@ -126,22 +125,34 @@ def describe(plan: Planned) -> JsonObject:
             "fill": round(filled, 4),
             "share_of_tokens_with_loss": round(_measure_target_share(plan), 4),
         },
-        "model": {
-            "family": plan.part.family,
-            "parameters": plan.parameters,
-            "trained_parameters": plan.trained,
-            "frozen_parameters": sum(each.parameters for each in plan.part.frozen),
-            "optimizer": [group.figures() for group in plan.groups],
-            "state_bytes": plan.state_bytes,
-            "new_tokens": plan.part.new_tokens(vocab_size),
-            "flops_per_step": mean_batches(settings)
-            * step_flops(
-                *(plan.part.family, plan.part.config, vocab_size),
-                *(first.lengths, _count_projections(plan), first.fields.get(SOURCE_LENGTHS, ())),
-            ),
-        },
+        "model": describe_model(plan, _count_flops(plan)),
         "settings": plan.resolved.dump(),
     }
+
+
+def describe_model(plan: PlannedModel, flops_per_step: float) -> JsonObject:
+    """Return the sizes of the model, and the FLOPs of a step and of the run."""
+    steps = plan.settings.known_steps
+    return {
+        "family": plan.part.family,
+        "parameters": plan.parameters,
+        "trained_parameters": plan.trained,
+        "frozen_parameters": sum(each.parameters for each in plan.part.frozen),
+        "optimizer": [group.figures() for group in plan.groups],
+        "state_bytes": plan.state_bytes,
+        "new_tokens": plan.part.new_tokens(plan.vocab_size),
+        "flops_per_step": flops_per_step,
+        "flops_per_run": steps * flops_per_step if steps else None,
+    }
+
+
+def _count_flops(plan: Planned) -> float:
+    first, part = plan.first, plan.part
+    targets = count_projections(plan.data.objective, first)
+    return mean_batches(plan.settings) * step_flops(
+        *(part.family, part.config, plan.vocab_size),
+        *(first.lengths, targets, first.fields.get(SOURCE_LENGTHS, ())),
+    )
 
 
 def _describe_held_out(data: Data) -> JsonObject | None:
@@ -169,13 +180,14 @@ def _describe_corpus(corpus: Corpus | TaskDataset) -> JsonObject:
     }
 
 
-def _count_projections(plan: Planned) -> int:
-    """Return how many states of the first batch are multiplied with the output table."""
-    objective = plan.data.objective
-    if objective.predicts_text:
-        return plan.first.targets
-    # The targets of a task are rows; its auxiliary loss predicts their tokens.
-    return plan.first.tokens if objective.lm_weight else 0
+def count_projections(objective: Objective, batch: Batch) -> int:
+    """Return how many states of a batch are multiplied with the output table."""
+    if not objective.predicts_text:
+        # The targets of a task are rows; its auxiliary loss predicts their tokens.
+        return batch.tokens if objective.lm_weight else 0
+    arrays = {**batch.fields, LENGTHS: np.array(batch.lengths)}
+    of_text = [each for each in objective.objectives or (objective,) if each.predicts_text]
+    return sum(next(iter(each.num_targets(arrays).values())) for each in of_text)
 
 
 def _measure_target_share(plan: Planned, batches: int = 16) -> float:

@@ -19,15 +19,13 @@ from nlpkit.train.settings import Config, ResolvedTraining
 
 
 @dataclass
-class Planned:
-    """The parts of a run that is not started."""
+class PlannedModel:
+    """The model of a run that is not started, and what its sizes and `train` say of memory."""
 
     resolved: Resolved
     settings: ResolvedTraining  # `train` of the recipe, its length in steps
     part: ModelPart
-    data: Data
-    stream: Stream
-    device: torch.device
+    vocab_size: int  # 0 without a tokenizer
 
     @cached_property
     def model(self) -> nn.Module:
@@ -35,17 +33,12 @@ class Planned:
         part = replace(self.part, start=None)
         backend = self.resolved.recipe.attention.backend
         with on_meta():
-            return build.build_model(part, self.data.vocab_size, backend)
+            return build.build_model(part, self.vocab_size, backend)
 
     @cached_property
     def groups(self) -> list[Group]:
         """What updates which parameters."""
         return groups(self.model, self.settings)
-
-    @property
-    def first(self) -> Batch:
-        """The first batch that the run would train on."""
-        return self.stream[0].batches[0]
 
     @property
     def parameters(self) -> int:
@@ -80,6 +73,20 @@ class Planned:
         return 4 * whole + self.optimizer_bytes + self.average_bytes
 
 
+@dataclass
+class Planned(PlannedModel):
+    """The parts of a run that is not started."""
+
+    data: Data
+    stream: Stream
+    device: torch.device
+
+    @property
+    def first(self) -> Batch:
+        """The first batch that the run would train on."""
+        return self.stream[0].batches[0]
+
+
 def plan(
     resolved: Resolved, settings: Config, part: ModelPart, data: Data, device: torch.device
 ) -> Planned:
@@ -88,4 +95,4 @@ def plan(
         data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
     )
     training = resolve_steps(settings, stream)
-    return Planned(resolved, training, part, data, stream, device)
+    return Planned(resolved, training, part, data.vocab_size, data, stream, device)

@@ -123,7 +123,7 @@ def build_tokenizer(text: TrainingText, part: ModelPart, run_path: Path) -> Toke
             tokenizer = two_tokenizers.build(text, section.sides)
         else:
             tokenizer = load_or_train(text, section)
-    tokenizer = _with_special_tokens(resolved, tokenizer, part.config)
+    tokenizer = with_special_tokens(resolved, tokenizer, part.config)
     two = isinstance(tokenizer, SourceAndTarget) or part.config.source_vocab_size
     if two or part.source is not None:
         from nlpkit.runs import two_tokenizers
@@ -198,7 +198,7 @@ def _counted(texts: Iterator[str], callbacks: Callbacks) -> Iterator[str]:
         callbacks.texts(number)
 
 
-def _with_special_tokens(
+def with_special_tokens(
     resolved: Resolved, tokenizer: Tokenizer, model_config: ModelConfig
 ) -> Tokenizer:
     """Return the tokenizer with the special tokens that the objectives need.

@@ -32,14 +32,15 @@ def batches_per_epoch(stream: Stream) -> Fraction:
     return Fraction(len(bins) * (packed + leftover), packed)
 
 
-def resolve_steps(settings: Config, stream: Stream) -> ResolvedTraining:
+def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
     """Return the settings with `steps`, `warmup_steps` and `decay_steps`.
 
-    With a budget, steps are parts of the GRID. The batches of `stream` are planned only if the
-    length is given in epochs; raise `UsageError` if these are too many.
+    With a budget, steps are parts of the GRID. The batches of `stream` are needed and planned only
+    if the length is given in epochs; raise `UsageError` if these are too many.
     """
     steps = settings.steps if settings.budget is None else GRID
     if steps is None:
+        assert stream is not None
         epochs = _exact(settings.epochs or 0)
         steps = _count_steps(epochs * batches_per_epoch(stream), settings)
         if steps > LARGEST["int"]:

@@ -276,7 +276,7 @@ def _keys(data, prefix: str = "") -> set[str]:
 
 
 def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
-    result = _tiny.command("plan", tiny, "--json", "-q")
+    result = _tiny.command("plan", tiny, "--card", "h100", "--json", "-q")
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
     assert result.stdout.strip() == json.dumps(plan, ensure_ascii=False, sort_keys=True)
