@@ -7,7 +7,7 @@ with its place in the file. What a recipe does not ask for, such as `extends`, i
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -203,6 +203,12 @@ def find(path_or_name: str) -> Path:
         return names[path_or_name]
     if path.is_dir():
         raise FileError(f"{path_or_name}: is a directory, not a recipe")
-    near = registry.suggest(path.stem, names)
-    near = near.replace("mean ", "mean the packaged recipe ")
-    raise FileError(f"{path_or_name}: no such recipe{near or '; packaged: ' + ', '.join(names)}")
+    raise FileError(f"{path_or_name}: no such recipe{_suggest(path.stem, names)}")
+
+
+def _suggest(word: str, names: Collection[str]) -> str:
+    """Return the nearest packaged recipe, also in a folder, or all that are in none."""
+    inside = [name for name in names if name.endswith(f"/{word}")]
+    near = registry.suggest(word, inside or names)
+    outside = ", ".join(name for name in names if "/" not in name)
+    return near.replace("mean ", "mean the packaged recipe ") or f"; packaged: {outside}"

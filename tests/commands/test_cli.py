@@ -361,7 +361,11 @@ def test_cli_writes_utf8_in_every_locale(folder):
 def test_recipes_lists_name_first_comment_and_duration(capsys):
     assert cli.run(["recipes"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(packaged())
+    outside = [name for name in packaged() if "/" not in name]
+    assert [line.split()[0] for line in lines] == [*outside, "papers/"]
+    assert cli.run(["recipes", "papers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted({*packaged()} - {*outside})
     assert cli.run(["recipes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in found] == list(packaged())
@@ -418,6 +422,10 @@ def test_recipes_without_that_name_gives_2_and_the_nearest(capsys):
     assert cli.run(["recipes", "cpm_amt"]) == 2
     said = "nlpkit: no packaged recipe 'cpm_amt', did you mean cpm_ant?\n"
     assert capsys.readouterr() == ("", said)
+    assert cli.run(["recipes", "bert_base"]) == 2
+    assert "did you mean papers/bert_base?" in capsys.readouterr().err
+    assert cli.run(["plan", "vit_b16"]) == 4
+    assert "did you mean the packaged recipe papers/vit_b16?" in capsys.readouterr().err
 
 
 def test_tokenizer_train_writes_a_directory_and_prints_it(folder, capsys):
