@@ -97,3 +97,15 @@ def test_plan_counts_the_teacher(teacher: Path, tmp_path: Path) -> None:
     assert (alone["frozen_parameters"], taught["frozen_parameters"]) == (0, theirs)
     assert taught["state_bytes"] == alone["state_bytes"] + 4 * theirs
     assert taught["trained_parameters"] == alone["trained_parameters"]
+
+
+def test_selftest_passes_and_says_why_the_noise_floor_is_not_reached(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.run(["selftest", str(_student(tmp_path, teacher)), "--device", "cpu"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.out
+    assert "frozen model teacher: gpt, " in shown.err
+    (floor,) = [line for line in shown.out.splitlines() if "noise floor" in line]
+    assert floor.startswith("ok ")
+    assert floor.endswith("not below; a loss that reads a frozen model need not fall to it")
