@@ -10,7 +10,7 @@ N packed tokens, K keys, H heads of queries, G of keys and values, D width of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -26,6 +26,7 @@ if TYPE_CHECKING:  # the kinds, which live below, are free of torch
     from torch import Tensor
 
     from nlpkit.attention.cache import Cache, CacheKey
+    from nlpkit.contracts.kind import Learned
 
 SELF = "self"  # the role of attention of a sequence to itself
 _BACKENDS = "attention/backends"
@@ -55,7 +56,7 @@ class Attend:
         q: Tensor,
         k: Tensor | None,
         v: Tensor | None,
-        tensors: Mapping[str, Tensor] | None = None,
+        tensors: Learned | None = None,
     ) -> Tensor:
         return self.run(q, k, v, tensors) if tensors else self.run(q, k, v)
 
@@ -65,7 +66,7 @@ def prepare(
     heads: Heads,
     layout: Layout,
     *,
-    tensors: Mapping[str, Tensor] | None = None,
+    tensors: Learned | None = None,
     keys: Layout | None = None,
     cache: Cache | None = None,
     role: str = SELF,
@@ -154,7 +155,7 @@ def _prepare_custom(
     repeated = replace(request, key_heads=request.heads)
     repeated = replace(repeated, prepared=kind.prepare(repeated))
 
-    def run(q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
+    def run(q: Tensor, k: Tensor, v: Tensor, tensors: Learned | None = None) -> Tensor:
         assert kind.attend is not None
         state = next(states) if states is not None else None
         k, v = (_repeat_heads(x, request) for x in (k, v))

@@ -5,7 +5,7 @@ So backends and caches need not know of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from nlpkit.attention import Attend
     from nlpkit.attention.choice import AttentionChoice
+    from nlpkit.contracts.kind import Learned
     from nlpkit.contracts.request import Heads
 
 
@@ -41,7 +42,7 @@ def prepare(
     ]
 
     def run(
-        q: Tensor, k: Tensor | None, v: Tensor | None, tensors: Mapping[str, Tensor] | None = None
+        q: Tensor, k: Tensor | None, v: Tensor | None, tensors: Learned | None = None
     ) -> Tensor:
         import torch
 

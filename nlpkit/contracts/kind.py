@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, cast
 
 from nlpkit.config import FrozenConfig
 from nlpkit.errors import UsageError
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # all tokens of a context, anywhere in the sequence; bidirectional: all tokens of its sequence.
 Visibility = Literal["causal", "prefix", "bidirectional"]
 Kernel = Literal["causal", "full"]  # the masks that fused kernels have built in
+Learned: TypeAlias = "Mapping[str, Tensor]"  # the tensors that a kind learns, by their names
+State: TypeAlias = "dict[str, Tensor]"  # of generation, tensors (B, …)
 LAYOUT_FIELDS = ("position", "length")  # every layout has them: position and sequence length
 _OF_KERNEL: Mapping[Kernel, Visibility] = {"causal": "causal", "full": "bidirectional"}
 
@@ -152,8 +154,8 @@ class CustomKind(Kind, Protocol):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        tensors: Mapping[str, Tensor],
-        state: dict[str, Tensor] | None,
+        tensors: Learned,
+        state: State | None,
     ) -> Tensor:
         """Return (N, H, D) for a pack.
 

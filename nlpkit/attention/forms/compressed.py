@@ -5,7 +5,6 @@ N tokens of the pack, W windows, s tokens of a window, B sequences, H heads, D w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nlpkit.attention.forms import growing
+from nlpkit.contracts.kind import Learned, State
 from nlpkit.contracts.request import Layout, Request
 
 _TILE = 512  # queries that see at most the windows until their last one
@@ -53,9 +53,7 @@ def _convolve(windows: Tensor, kernel: Tensor) -> Tensor:
     return (cut @ kernel.flatten(1, 2)).transpose(0, 1)
 
 
-def attend(
-    request: Request, q: Tensor, k: Tensor, v: Tensor, learned: Mapping[str, Tensor]
-) -> Tensor:
+def attend(request: Request, q: Tensor, k: Tensor, v: Tensor, learned: Learned) -> Tensor:
     """Return (N, H, D) for a pack."""
     windows: Windows = request.prepared
     keys = windows.shorten(k, learned["key_kernel"]).split(windows.counts)
@@ -97,9 +95,7 @@ def _attend_tile(request: Request, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
     return out[0].transpose(0, 1)
 
 
-def remember(
-    request: Request, k: Tensor, v: Tensor, learned: Mapping[str, Tensor], state: dict[str, Tensor]
-) -> None:
+def remember(request: Request, k: Tensor, v: Tensor, learned: Learned, state: State) -> None:
     """Fill the state with the finished windows of the prompts, and with the tokens left over."""
     windows, layout = request.prepared, request.layout
     count, sizes = len(layout.lengths), torch.tensor(windows.counts)
@@ -117,12 +113,7 @@ def remember(
 
 
 def extend(
-    request: Request,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    learned: Mapping[str, Tensor],
-    state: dict[str, Tensor],
+    request: Request, q: Tensor, k: Tensor, v: Tensor, learned: Learned, state: State
 ) -> Tensor:
     """Return (N, H, D) for new tokens, as many for each sequence, and update the state."""
     layout, stride = request.layout, request.config.stride

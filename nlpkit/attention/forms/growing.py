@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nlpkit.contracts.kind import State
 from nlpkit.contracts.request import Layout
 
-State = dict[str, Tensor]
 _STEP = 32  # tokens by which the memory of a sequence grows at least
 
 

@@ -25,6 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from nlpkit.attention.forms.chunks import Chunks
 from nlpkit.attention.forms.sides import is_causal
+from nlpkit.contracts.kind import State
 from nlpkit.contracts.request import Request
 
 # Features (…, F) of queries or keys (…, D), whose positions are (…, 1) or broadcast to it.
@@ -178,7 +179,7 @@ def attend(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    state: dict[str, Tensor] | None,
+    state: State | None,
     features: Features,
     least: float,
 ) -> Tensor:

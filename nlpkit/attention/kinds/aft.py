@@ -9,14 +9,14 @@ are less than `window` apart, with 0 for all others, which are still seen;
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
 from nlpkit.attention.forms import sides
 from nlpkit.config import Size
-from nlpkit.contracts.kind import ParamSpec, Visibility
+from nlpkit.contracts.kind import Learned, ParamSpec, State, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -80,12 +80,7 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
 
 
 def attend(
-    request: Request,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    tensors: Mapping[str, Tensor],
-    state: dict[str, Tensor] | None,
+    request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Learned, state: State | None
 ) -> Tensor:
     """Return (N, H, D).
 
@@ -111,9 +106,7 @@ def attend(
         return (q.to(dtype).sigmoid() * means.view(q.shape)).to(q.dtype)
 
 
-def _generate(
-    layout: Layout, k: Tensor, v: Tensor, biases: Biases | None, state: dict[str, Tensor]
-) -> Tensor:
+def _generate(layout: Layout, k: Tensor, v: Tensor, biases: Biases | None, state: State) -> Tensor:
     import torch
 
     from nlpkit.attention.forms import aft, growing

@@ -10,13 +10,13 @@ negative. Products and sums are in float32.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from nlpkit.attention.forms import sides
-from nlpkit.contracts.kind import Visibility
+from nlpkit.contracts.kind import Learned, State, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,12 +62,7 @@ def prepare(request: Request) -> Chunks | None:
 
 
 def attend(
-    request: Request,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    tensors: Mapping[str, Tensor],
-    state: dict[str, Tensor] | None,
+    request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Learned, state: State | None
 ) -> Tensor:
     """Return (N, H, D); `state` is S (B, H, 2 D, D) and Z (B, H, 2 D)."""
     from nlpkit.attention.forms import linear

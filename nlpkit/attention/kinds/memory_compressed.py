@@ -12,13 +12,13 @@ sees a start, a learned key and value: the answer of the first two tokens is the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from nlpkit.attention.forms import sides
-from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
+from nlpkit.contracts.kind import Learned, ParamSpec, State, Tokens, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -77,12 +77,7 @@ def prepare(request: Request) -> Windows | None:
 
 
 def attend(
-    request: Request,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    tensors: Mapping[str, Tensor],
-    state: dict[str, Tensor] | None,
+    request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Learned, state: State | None
 ) -> Tensor:
     """Return (N, H, D).
 

@@ -16,13 +16,13 @@ a head, C = H * D.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.kind import ParamSpec, Tokens, Visibility
+from nlpkit.contracts.kind import Learned, ParamSpec, State, Tokens, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -118,12 +118,7 @@ def prepare(request: Request) -> Pairs:
 
 
 def attend(
-    request: Request,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    tensors: Mapping[str, Tensor],
-    state: dict[str, Tensor] | None,
+    request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Learned, state: State | None
 ) -> Tensor:
     """Return (N, H, D); a query that sees no key gets zeros.
 
@@ -142,9 +137,7 @@ def attend(
         return _attend(request, q, k, v, tensors).to(dtype)
 
 
-def _attend(
-    request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Mapping[str, Tensor]
-) -> Tensor:
+def _attend(request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Learned) -> Tensor:
     """Return (N, H, D), computed in the type of the tensors."""
     import torch
     import torch.nn.functional as F

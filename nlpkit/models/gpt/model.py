@@ -33,12 +33,7 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(width, config.norm_eps)
         self.dropout = config.residual_dropout
 
-    def forward(
-        self,
-        x: Tensor,
-        attend: attention.Attend,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         seen = self.attn(x, attend, rows)
         x = self.ln_1(select_rows(x, rows) + dropout(seen, self.dropout, self.training))

@@ -39,12 +39,7 @@ class Block(nn.Module):
         self.mlp = FeedForward(width, config.inner_size)
         self.dropout = config.residual_dropout
 
-    def forward(
-        self,
-        x: Tensor,
-        attend: attention.Attend,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         attended = self.attn(self.ln_1(x), attend, rows)
         x = select_rows(x, rows) + dropout(attended, self.dropout, self.training)

@@ -49,12 +49,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(config.intermediate_size, width)
         self.output_norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(
-        self,
-        x: Tensor,
-        attend: attention.Attend,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         own = select_rows(x, rows)
         q, k, v = (

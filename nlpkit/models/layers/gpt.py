@@ -47,12 +47,7 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(hidden_size, 3 * hidden_size)  # q, k, v
         self.c_proj = nn.Linear(hidden_size, hidden_size)
 
-    def forward(
-        self,
-        x: Tensor,
-        attend: attention.Attend,
-        rows: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.c_attn(x).chunk(3, 1))
         return self.c_proj(select_rows(attend(q, k, v).flatten(1), rows))
