@@ -22,7 +22,7 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
-from nlpkit.models.layers.packs import compute_dtype, dropout, last_states, select_rows
+from nlpkit.models.layers.packs import compute_dtype, dropout, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported
@@ -80,7 +80,6 @@ class Model(TiedHead):
         )
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(width, config.norm_eps)
-        self.attention_choice = ""  # backends with their reasons, for the log
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -152,10 +151,6 @@ class Model(TiedHead):
         for layer in before:
             x = layer(x, attend)
         return self.norm(last(x, attend, rows))
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its last token's state."""
-        return last_states(hidden, lengths)
 
 
 def prompt_blocks(config: Config) -> list[int]:

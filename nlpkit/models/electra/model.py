@@ -73,12 +73,6 @@ class Model(TiedHead):
         )
         initialize(self.named_parameters(), config.init_std)
 
-    @property
-    def attention_choice(self) -> str:
-        """The backends of the last forward pass, with their reasons, for the log."""
-        halves = [half for half in (self.generator, self.discriminator) if half is not None]
-        return next((c for half in halves if (c := half.layers.attention_choice)), "")
-
     def forward(
         self,
         lengths: Sequence[int],
@@ -99,7 +93,9 @@ class Model(TiedHead):
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions, token_type_ids)
         half = self.discriminator if is_target is None else self._generator
-        return half(x, layout, self.backend, rows)
+        states = half(x, layout, self.backend, rows)
+        self.attention_choice = half.layers.attention_choice
+        return states
 
     @property
     def _generator(self) -> Generator:

@@ -199,11 +199,6 @@ class EncoderModel(TransformedHead):
         """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
         initialize(self.named_parameters(), self.config.init_std)
 
-    @property
-    def attention_choice(self) -> str:
-        """The backends of the last forward pass, with their reasons, for the log."""
-        return self.layers.attention_choice
-
     def layout(
         self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None
     ) -> Layout:
@@ -225,7 +220,9 @@ class EncoderModel(TransformedHead):
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions if positions is None else positions, types)
         x = x if self.widen is None else self.widen(x)
-        return self.layers(x, layout, self.backend, fields, rows, cache)
+        states = self.layers(x, layout, self.backend, fields, rows, cache)
+        self.attention_choice = self.layers.attention_choice
+        return states
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""

@@ -20,7 +20,7 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
-from nlpkit.models.layers.packs import last_states, layout_within
+from nlpkit.models.layers.packs import layout_within
 from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
 
@@ -59,7 +59,6 @@ class EncoderDecoder(OutputHead):
     """
 
     scale: float | None = None  # of the scores; None: 1 / sqrt(D)
-    attention_choice = ""  # backends with their reasons, for the log
 
     def __init__(
         self,
@@ -174,10 +173,6 @@ class EncoderDecoder(OutputHead):
         for block, attend in zip(self.decoder, attends, strict=True):
             x = block(x, attend, cross, source)
         return self.decoder_norm(x)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C): the state of the last token of each target."""
-        return last_states(hidden, lengths)
 
 
 def _watch(

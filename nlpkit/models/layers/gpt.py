@@ -18,7 +18,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import initialize
 from nlpkit.models.layers.gpt_config import GptConfig
-from nlpkit.models.layers.packs import dropout, last_states, layout_within, select_rows
+from nlpkit.models.layers.packs import dropout, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
@@ -80,7 +80,6 @@ class Decoder(TiedHead):
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
         )
-        self.attention_choice = ""  # backends with their reasons, for the log
 
     def reset_parameters(self) -> None:
         """Draw weights from N(0, std) with torch's current generator; set biases to 0."""
@@ -121,7 +120,3 @@ class Decoder(TiedHead):
         for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
             x = layer(x, attend, rows if number == last else None)
         return x
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its last token's state."""
-        return last_states(hidden, lengths)

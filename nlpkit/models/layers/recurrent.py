@@ -25,7 +25,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.formats.hf_format import own_format
-from nlpkit.models.layers.packs import dropout, last_states
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import Gru, Lstm, Rnn, TimeFirst
 from nlpkit.models.layers.recurrent_config import VOCABULARY, Cell, RecurrentConfig
 from nlpkit.models.layers.vocabulary_head import OutputHead
@@ -230,7 +230,7 @@ class RecurrentModel(RecurrentHead):
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), what stands for each sequence in a task: the end of each direction."""
-        last = last_states(hidden, lengths)
+        last = super().summary(hidden, lengths)
         if self.config.num_directions == 1:
             return last
         starts = torch.tensor([0, *lengths[:-1]], device=hidden.device).cumsum(0)

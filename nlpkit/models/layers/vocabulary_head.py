@@ -5,9 +5,11 @@ a bias of its own, and overrides the methods that differ.
 
 The logits of a step are by far its largest tensor (targets x vocabulary). `linear_cross_entropy`
 has one chunk of them at a time, whose gradient it computes at once, so that backward only scales.
-N tokens of the pack, M targets, M' of a chunk, C hidden_size, E width of the table, V vocabulary.
+N tokens of the pack, M targets, M' of a chunk, S sequences, C hidden_size, E width of the table,
+V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nlpkit.models.layers.packs import last_states
+
 # Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold. The gradient of a
 # large table leaves the caches: in half precision, where adding to it also converts, it is added
 # once for several chunks.
@@ -25,9 +29,10 @@ BLOCK_OF_LARGE_HALF = 1024
 
 
 class TiedHead(nn.Module):
-    """`token_loss` and `logits` of a model whose output table is by default `token_embedding`."""
+    """Losses and logits of a model whose output table is by default `token_embedding`."""
 
     token_embedding: Tensor  # (V, E)
+    attention_choice = ""  # backends of the last forward pass, with their reasons, for the log
     z_loss = 0.0  # `train.z_loss`
 
     def output_table(self) -> Tensor:
@@ -86,6 +91,10 @@ class TiedHead(nn.Module):
     def logits(self, hidden: Tensor) -> Tensor:
         """Return (M, V) for hidden states (M, C)."""
         return F.linear(self.output_states(hidden), self.output_table(), self.output_bias())
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its last token's state."""
+        return last_states(hidden, lengths)
 
 
 class OutputHead(TiedHead):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.models.formats.hf_format import own_format
-from nlpkit.models.layers.packs import dropout, last_states
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent import RecurrentHead, make_layers, run, zeros
 from nlpkit.models.seq2seq import VOCABULARY, Config
@@ -160,7 +160,3 @@ class Model(RecurrentHead):
     @torch.no_grad()
     def _most_likely(self, hidden: Tensor) -> Tensor:
         return self.logits(hidden).argmax(1)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (B, C): the state of the last token of each target."""
-        return last_states(hidden, lengths)

@@ -21,7 +21,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.packs import dropout, last_states
+from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.vocabulary_head import TiedHead
 from nlpkit.models.xlnet import Config, names
 from nlpkit.models.xlnet.keys import Keys
@@ -84,7 +84,6 @@ class Model(TiedHead):
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
         )
-        self.attention_choice = ""  # backends with their reasons, for the log
         encoder.initialize(self.named_parameters(), config.init_std)
 
     def output_bias(self) -> Tensor:
@@ -135,10 +134,6 @@ class Model(TiedHead):
         if predicted is not None:
             hidden = hidden.index_copy(0, predicted, streams[0].to(hidden.dtype))
         return self._drop(hidden)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the state of the last token, <cls>, of each sequence."""
-        return last_states(hidden, lengths)
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.config.dropout, self.training)
