@@ -51,7 +51,7 @@ def train(
     elif runs.smoke_test:
         from nlpkit.commands._smoke_test import smoke_test
 
-        smoke_test(load(()), common)
+        smoke_test(load, common)
     else:
         train_one(load(()), common, runs)
 

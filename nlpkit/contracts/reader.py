@@ -27,6 +27,7 @@ class TextFile:
     gzip: bool = False
     second: TextFile | None = None  # the file that belongs to it: translations, labels
     text_key: str | list[str] | None = None  # where its text is; None: as `data.text_key` says
+    max_rows: int | None = None  # only the first rows are read
     start: int = 0  # the bytes that are read, whole lines: up to `stop`, to the end if it is None
     stop: int | None = None
 

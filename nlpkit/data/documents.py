@@ -9,6 +9,7 @@ Nothing is dropped without being counted in `Counts`.
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from nlpkit.contracts.reader import Bad, Counts, RowError, TextFile
 from nlpkit.data import formats, template
@@ -77,7 +78,8 @@ def read(
     """
     is_text = file.format in formats.TEXT_FORMATS
     line_break = config.line_break if file.format in formats.WITH_LINE_BREAK else None
-    for line, texts in (_blocks if is_text else _rows)(file, config, counts):
+    found = (_blocks if is_text else _rows)(file, config, counts)
+    for line, texts in islice(found, file.max_rows):
         try:
             if isinstance(texts, RowError):
                 raise texts
@@ -210,6 +212,7 @@ def describe_reading(file: TextFile, config: Config) -> JsonObject:
     found: JsonObject = {"format": form, "key": None if is_text else key}
     found |= {"column": None, "columns": None}
     found["line_break"] = config.line_break if form in formats.WITH_LINE_BREAK else None
+    found |= {} if file.max_rows is None else {"max_rows": file.max_rows}
     if form == "tsv":  # whose keys have the place of the column
         names = decode(next(lines(file), b"")).split("\t")
         named = template.columns(key)

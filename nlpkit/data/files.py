@@ -61,8 +61,8 @@ def find_inputs(
                 from nlpkit.data import streams
 
                 files.append(streams.copy(path, name, copies, form, should_stop))
-        if source.text_key is not None:
-            files = [dataclasses.replace(file, text_key=source.text_key) for file in files]
+        key, limit = source.text_key, source.max_rows
+        files = [dataclasses.replace(file, text_key=key, max_rows=limit) for file in files]
         together = max((formats.parts(file.format) for file in files), key=len)
         if len(together) > 1:
             files = _join_pair(files, together)

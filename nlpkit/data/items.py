@@ -135,7 +135,8 @@ def read_rows(
         should_stop()
         found = 0
         read = formats.reader(file.format).rows(file, columns, counts)
-        for line, values in nested.expand_rows(read, config.rows, config.history):
+        rows = nested.expand_rows(read, config.rows, config.history)
+        for line, values in islice(rows, file.max_rows):
             if line % 256 == 0:
                 should_stop()
             if isinstance(values, RowError):
@@ -193,6 +194,8 @@ def build_items(
     key = [hashes, [e.weight for e in inputs], part, config.valid_fraction, objective.columns]
     # A key of an earlier version has no `rows`.
     key += [] if config.rows is None else [config.rows, config.history]
+    limits = [file.max_rows for file in files]
+    key += [{"max_rows": limits}] if any(limits) else []
     items = TaskDataset(sources, counts, cut, hashlib.sha256(json.dumps(key).encode()).hexdigest())
     if not len(items):
         name = ", ".join(file.name for file in files)

@@ -80,6 +80,7 @@ class Source(FrozenConfig):
     )
     split: Name | None = Field(None, description="split of hf; default: train")
     text_key: TextKey | None = Field(None, description="as data.text_key, for these files")
+    max_rows: int | None = Field(None, ge=1, description="the first rows of each file alone")
     weight: float = Field(1.0, gt=0, description="how often an epoch has each of its documents")
     format: Format | None = Field(None, description="as data.format, for these files")
 

@@ -79,7 +79,8 @@ def _copy_stream(
                 head = head or block[:2]
                 digest.update(block)
                 out.write(block)
-        final = folder / digest.hexdigest()
+        is_gzip = head == b"\x1f\x8b"
+        final = folder / (digest.hexdigest() + (".gz" if is_gzip else ""))
         os.replace(copy, final)
     except BaseException as error:
         if copy:
@@ -89,4 +90,4 @@ def _copy_stream(
             raise FileError(message) from error
         raise
     form = "text" if form == "auto" else form
-    return TextFile(str(final), name, form, head == b"\x1f\x8b")
+    return TextFile(str(final), name, form, is_gzip)

@@ -157,12 +157,13 @@ def _count_cores() -> int:
 def split(file: TextFile) -> Iterator[TextFile]:
     """Yield ranges of about `RANGE_BYTES` of a file, which end where a row ends, in order.
 
-    A gzip file, one to which a second belongs, and one whose rows are no lines is one range.
+    A gzip file, one to which a second belongs, one whose rows are no lines, and one of which only
+    the first rows are read is one range.
     Documents between empty lines are cut there only.
     """
     total = os.path.getsize(file.path)
     by_line = formats.documents(file.format) == "lines" and file.second is None
-    if file.gzip or not by_line or total <= RANGE_BYTES:
+    if file.gzip or not by_line or total <= RANGE_BYTES or file.max_rows is not None:
         yield file
         return
     start = 0

@@ -52,20 +52,18 @@ class TrainingText:
     def key(self) -> JsonObject:
         """Return what the text depends on."""
         data = self.resolved.recipe.data
-        keys = [file.text_key for entry in self.inputs for file in entry.files]
+        files = [file for entry in self.inputs for file in entry.files]
+        keys, limits = [file.text_key for file in files], [file.max_rows for file in files]
         stop = self.callbacks.should_stop
         return (
             {
-                "files": [
-                    [content_hash(file, stop), file.format]
-                    for entry in self.inputs
-                    for file in entry.files
-                ],
+                "files": [[content_hash(file, stop), file.format] for file in files],
                 "data": data.model_dump(include={"text_key", "line_break", "on_error"}),
                 "part": [self.part, data.valid_fraction],
             }
             # Keys of earlier versions do not have these names.
             | ({"text_keys": keys} if any(keys) else {})
+            | ({"max_rows": limits} if any(limits) else {})
             | ({"rows": [data.rows, data.history]} if data.rows is not None else {})
         )
 

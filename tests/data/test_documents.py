@@ -224,6 +224,13 @@ def test_resolve_weights_are_kept(tmp_path, here):
     assert [entry.weight for entry in train] == [1.0, 2.5]
 
 
+def test_max_rows_reads_the_first_documents_of_each_file(tmp_path, here):
+    (here / "a.txt").write_text("a\n\nb\nc\n", "utf-8")
+    (here / "b.jsonl").write_text('{"text": "d"}\n{"text": "e"}\nbroken\n', "utf-8")
+    few = {"files": ["a.txt", "b.jsonl"], "max_rows": 2}
+    assert read(tmp_path, few) == [("a", 1), ("b", 3), ("d", 1), ("e", 2)]
+
+
 def test_resolve_line_break_without_a_text_file_is_an_error(tmp_path, here):
     write(here / "a.jsonl", '{"text": "a"}')
     with pytest.raises(UsageError, match=r"^data.line_break: only text and tsv"):

@@ -225,6 +225,13 @@ def test_store_paragraphs_are_not_cut_by_ranges(tmp_path, here, small_ranges, fo
     assert len(build(tmp_path, "b.txt", format="paragraphs", workers=1)) == 3001
 
 
+def test_store_of_the_first_rows_is_another_one(tmp_path, here, small_ranges):
+    (here / "a.txt").write_text("".join(f"line {n}\n" for n in range(100)), "utf-8")
+    whole, few = build(tmp_path, ["a.txt"]), build(tmp_path, [{"files": "a.txt", "max_rows": 30}])
+    assert (len(whole), len(few)) == (100, 30)
+    assert texts(few) == texts(whole)[:30]
+
+
 def test_store_line_longer_than_a_range_is_one_document(
     tmp_path, here, small_ranges, forked_workers
 ):

@@ -447,6 +447,7 @@ def test_changed_names_what_differs_and_leaves_free_settings_out():
         "data.train.1.files.0",
         "data.train.1.format",
         "data.train.1.hf",
+        "data.train.1.max_rows",
         "data.train.1.split",
         "data.train.1.text_key",
         "data.train.1.weight",
