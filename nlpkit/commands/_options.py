@@ -22,7 +22,6 @@ from nlpkit.errors import UsageError
 from nlpkit.units import parse_duration
 
 if TYPE_CHECKING:
-    from nlpkit.generate.settings import Settings
     from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
 
@@ -244,23 +243,3 @@ def _list_options(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:
         for field in dataclasses.fields(group)
         if not names or field.name in names
     ]
-
-
-def decoding_settings(**values: Any) -> "Settings":
-    """Return the decoding settings; raise `UsageError` with the names of wrong options."""
-    from pydantic import ValidationError
-
-    from nlpkit.generate.settings import Settings
-    from nlpkit.recipe.problems import describe_error
-
-    try:
-        return Settings(**values)
-    except ValidationError as error:
-        problems = []
-        for each in error.errors():
-            what = describe_error(each)
-            option = str(each["loc"][0]) if each["loc"] else what.partition(":")[0]
-            given = f" {each['input']}" if each["loc"] else ""
-            what = what.removeprefix(f"{option}: ")
-            problems.append(f"--{option.replace('_', '-')}{given}: {what}")
-        raise UsageError("; ".join(problems)) from error

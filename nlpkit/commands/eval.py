@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands._options import Checkpoint, Common, decoding_settings, option, shared
+from nlpkit.commands._checkpoint import make_settings, open_as_asked
+from nlpkit.commands._options import Checkpoint, Common, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
@@ -145,13 +146,9 @@ def _open(path: Path, common: Common, log: "Log", check: Callable[[], None]) -> 
     from nlpkit.data.store import Callbacks
     from nlpkit.evaluate import source
     from nlpkit.evaluate.held_out import Evaluation
-    from nlpkit.runs.open_checkpoint import open_checkpoint
 
     # In bf16 the weights are fp32, as in training.
-    opened = open_checkpoint(
-        path, device=common.device, family=common.family, info=log.info, warn=log.warn,
-        precision="auto" if common.precision == "auto" else "fp32",
-    )  # fmt: skip
+    opened = open_as_asked(path, common, log, "auto" if common.precision == "auto" else "fp32")
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, should_stop=check)
     found = source.find_data(opened, common.data or (), common.text_key, log, callbacks)
     autocast = common.precision == "bf16"
@@ -164,7 +161,7 @@ def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "L
 
     asked = asdict(answers)
     chosen = {name: value for name, value in asked.items() if value is not None}
-    generation = decoding_settings(**{**run.source.generation, **chosen})
+    generation = make_settings(**{**run.source.generation, **chosen})
     reasons = generation.without_effect()
     objective = run.opened.objective
     if not draws and not (isinstance(objective, Task) and isinstance(objective, Continues)):

@@ -5,7 +5,8 @@ import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from nlpkit.commands._options import Checkpoint, Common, argument, decoding_settings, option, shared
+from nlpkit.commands._checkpoint import make_settings, open_as_asked
+from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
@@ -59,7 +60,7 @@ class Decoding:
 
     def settings(self) -> "Settings":
         """Return the settings; raise `UsageError` with the names of wrong options."""
-        return decoding_settings(**asdict(self) | {"stop": self.stop or []})
+        return make_settings(**asdict(self) | {"stop": self.stop or []})
 
 
 @dataclass(frozen=True)
@@ -100,12 +101,8 @@ def command(
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
     from nlpkit.generate.texts import Writer
-    from nlpkit.runs.open_checkpoint import open_checkpoint
 
-    opened = open_checkpoint(
-        checkpoint, device=common.device, precision=common.precision, family=common.family,
-        info=log.info, warn=log.warn,
-    )  # fmt: skip
+    opened = open_as_asked(checkpoint, common, log, common.precision)
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
     if inputs.is_terminal:
         log.info("one input a line; Ctrl-D ends")

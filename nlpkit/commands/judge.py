@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from nlpkit.commands._checkpoint import open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
@@ -80,14 +81,10 @@ def _score(
     from nlpkit.cli import exit_now
     from nlpkit.evaluate import pairs
     from nlpkit.evaluate.likelihood import Likelihood
-    from nlpkit.runs.open_checkpoint import open_checkpoint
     from nlpkit.train.signals import catch_signals
 
     with catch_signals(exit_now) as stop:
-        opened = open_checkpoint(
-            checkpoint, device=common.device, precision="fp32", family=common.family,
-            info=log.info, warn=log.warn,
-        )  # fmt: skip
+        opened = open_as_asked(checkpoint, common, log)
         likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
 
         def done(count: int) -> None:

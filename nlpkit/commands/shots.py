@@ -5,14 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands._options import (
-    Checkpoint,
-    Common,
-    RecipeName,
-    decoding_settings,
-    option,
-    shared,
-)
+from nlpkit.commands._checkpoint import make_settings, open_as_asked
+from nlpkit.commands._options import Checkpoint, Common, RecipeName, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
@@ -73,18 +67,14 @@ def _score(
 ) -> tuple[list[JsonObject], list[JsonObject]]:
     from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
-    from nlpkit.runs.open_checkpoint import open_checkpoint
     from nlpkit.train.scores import scores
     from nlpkit.train.signals import catch_signals
 
     log = common.open_log()
-    generation = decoding_settings(max_new_tokens=asked.max_new_tokens, beam=asked.beam)
+    generation = make_settings(max_new_tokens=asked.max_new_tokens, beam=asked.beam)
     results, answers = [], []
     with catch_signals(exit_now) as stop:
-        opened = open_checkpoint(
-            checkpoint, device=common.device, precision="fp32", family=common.family,
-            info=log.info, warn=log.warn,
-        )  # fmt: skip
+        opened = open_as_asked(checkpoint, common, log)
         shots = Shots(opened, rows, common.method, common.tokens_per_batch, generation)
 
         def progress(done: int, total: int) -> None:

@@ -1,0 +1,44 @@
+"""What the verbs share that use a checkpoint: how it is opened, and the settings of decoding."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nlpkit.commands._options import Common
+from nlpkit.errors import UsageError
+
+if TYPE_CHECKING:
+    from nlpkit.generate.settings import Settings
+    from nlpkit.runs.open_checkpoint import Opened
+    from nlpkit.train.log import Log
+
+
+def open_as_asked(
+    checkpoint: str | Path, common: Common, log: "Log", precision: str = "fp32"
+) -> "Opened":
+    """Return the model of a checkpoint, on the device and of the family that the options name."""
+    from nlpkit.runs.open_checkpoint import open_checkpoint
+
+    return open_checkpoint(
+        checkpoint, device=common.device, precision=precision, family=common.family,
+        info=log.info, warn=log.warn,
+    )  # fmt: skip
+
+
+def make_settings(**values: Any) -> "Settings":
+    """Return the decoding settings; raise `UsageError` with the names of wrong options."""
+    from pydantic import ValidationError
+
+    from nlpkit.generate.settings import Settings
+    from nlpkit.recipe.problems import describe_error
+
+    try:
+        return Settings(**values)
+    except ValidationError as error:
+        problems = []
+        for each in error.errors():
+            what = describe_error(each)
+            option = str(each["loc"][0]) if each["loc"] else what.partition(":")[0]
+            given = f" {each['input']}" if each["loc"] else ""
+            what = what.removeprefix(f"{option}: ")
+            problems.append(f"--{option.replace('_', '-')}{given}: {what}")
+        raise UsageError("; ".join(problems)) from error
