@@ -97,27 +97,18 @@ class Chunks:
         rows.copy_(x.transpose(1, 2).flatten(0, 1)[: len(rows)])
 
     def scan_states(
-        self, own: Tensor, before: Tensor | None, group: slice
+        self, own: Tensor, before: Tensor | None, group: slice, backwards: bool = False
     ) -> tuple[Tensor, Tensor]:
         """Return the state before each chunk of a group, and that behind the last one.
 
         `own` (g, …) is what each chunk adds, `before` (…) the state before the first one; None: 0.
+        The gradients of both come from those of the results by the same sums, `backwards`.
         """
         found = torch.empty_like(own)
         before = torch.zeros_like(own[0]) if before is None else before
-        for number, passes in enumerate(self.passing[group]):
+        numbers = range(len(own))
+        for number in reversed(numbers) if backwards else numbers:
             found[number] = before
+            passes = self.passing[group.start + number]
             before = own[number].add_(before) if passes else own[number]
         return found, before
-
-    def scan_states_back(
-        self, given: Tensor, behind: Tensor | None, group: slice
-    ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of `own` and `before` of `states`, from those of its results."""
-        found = torch.empty_like(given)
-        behind = torch.zeros_like(given[0]) if behind is None else behind
-        for number in range(len(given) - 1, -1, -1):
-            found[number] = behind
-            passes = self.passing[group.start + number]
-            behind = given[number].add_(behind) if passes else given[number]
-        return found, behind

@@ -88,8 +88,8 @@ class _Causal(torch.autograd.Function):
             of_weights = (of_sums @ values.mT).add_(of_norms).mul_(mask)
             later, going = chunks.keep_late(fq, group), chunks.keep_early(fk, group)
             adds_S, adds_Z = later.mT @ of_sums, later.mT @ of_norms
-            S_back, of_S = chunks.scan_states_back(adds_S, of_S, group)
-            Z_back, of_Z = chunks.scan_states_back(adds_Z, of_Z, group)
+            S_back, of_S = chunks.scan_states(adds_S, of_S, group, backwards=True)
+            Z_back, of_Z = chunks.scan_states(adds_Z, of_Z, group, backwards=True)
             of_fq = _add_product(of_weights @ fk, chunks.keep_late(of_sums, group), S.mT)
             of_fq = _add_product(of_fq, chunks.keep_late(of_norms, group), Z.mT)
             of_fk = _add_product(of_weights.mT @ fq, chunks.keep_early(values, group), S_back.mT)

@@ -7,12 +7,9 @@ through them are in `layers/gpt.py`, which GPT-1 shares.
 N tokens of the pack, C hidden_size.
 """
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
@@ -62,17 +59,6 @@ class Model(Decoder):
         std = self.config.init_std
         is_residual = name.endswith("c_proj.weight")
         return std / (2 * self.config.num_layers) ** 0.5 if is_residual else std
-
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        cache: Cache | None = None,
-        rows: Tensor | None = None,
-        **fields: Tensor,
-    ) -> Tensor:
-        """Return the last hidden states (N, C), normed; see `Decoder.forward`."""
-        return self.final_norm(super().forward(lengths, input_ids, cache, rows, **fields))
 
 
 # transformers computes the same with either name.

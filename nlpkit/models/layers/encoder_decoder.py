@@ -93,64 +93,17 @@ class EncoderDecoder(OutputHead):
         source_ids: Tensor | None = None,
         source_lengths: Sequence[int] | None = None,
         cache: Cache | None = None,
+        seen: list[list[Tensor]] | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of the targets.
 
         Sequence i of `input_ids` (N,) is the target of source i of `source_ids` (M,), which is None
-        where the cache holds what the encoder made of them.
+        where the cache holds what the encoder made of them. `seen` gets the weights of each layer's
+        cross attention.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        return self._decode(lengths, input_ids, source_ids, source_lengths, cache)
-
-    def alignments(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        source_ids: Tensor,
-        source_lengths: Sequence[int],
-        layer: int | None = None,
-    ) -> list[Tensor]:
-        """Return the weights of cross attention in a layer, (T, S) for each sequence.
-
-        They are the mean over the heads. The default layer is the last but one, whose weights are
-        the nearest to alignments of words (Garg et al. 2019, arXiv:1909.02074, sec. 4.1).
-
-        Raises:
-            ValueError: the decoder has no such layer.
-        """
-        chosen = self._aligning_layer(layer)
-        seen: list[list[Tensor]] = []
-        self._decode(lengths, input_ids, source_ids, source_lengths, None, seen)
-        return seen[chosen - 1]
-
-    def alignment_title(self, layer: int | None = None) -> str:
-        """Return what `alignments` are; raise `ValueError` if the decoder has no such layer."""
-        chosen, heads = self._aligning_layer(layer), self.config.num_heads
-        return (
-            f"cross attention of the decoder's layer {chosen} of {len(self.decoder)}, "
-            f"mean of {number_of(heads, 'heads')}"
-        )
-
-    def _aligning_layer(self, layer: int | None) -> int:
-        depth = len(self.decoder)
-        if layer is None:
-            return max(depth - 1, 1)
-        if not 1 <= layer <= depth:
-            raise ValueError(f"layer {layer} is none of the decoder's 1 to {depth}")
-        return layer
-
-    def _decode(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        source_ids: Tensor | None,
-        source_lengths: Sequence[int] | None,
-        cache: Cache | None,
-        seen: list[list[Tensor]] | None = None,
-    ) -> Tensor:
-        """Return the states (N, C); `seen` gets the weights of each layer's cross attention."""
         limit = self.config.position_limit
         layout = layout_within(lengths, limit, input_ids.device, cache)
         kinds, dropout = self.attention_tensors, self.config.attention_dropout
@@ -173,6 +126,43 @@ class EncoderDecoder(OutputHead):
         for block, attend in zip(self.decoder, attends, strict=True):
             x = block(x, attend, cross, source)
         return self.decoder_norm(x)
+
+    def alignments(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        source_ids: Tensor,
+        source_lengths: Sequence[int],
+        layer: int | None = None,
+    ) -> list[Tensor]:
+        """Return the weights of cross attention in a layer, (T, S) for each sequence.
+
+        They are the mean over the heads. The default layer is the last but one, whose weights are
+        the nearest to alignments of words (Garg et al. 2019, arXiv:1909.02074, sec. 4.1).
+
+        Raises:
+            ValueError: the decoder has no such layer.
+        """
+        chosen = self._aligning_layer(layer)
+        seen: list[list[Tensor]] = []
+        self(lengths, input_ids, source_ids, source_lengths, seen=seen)
+        return seen[chosen - 1]
+
+    def alignment_title(self, layer: int | None = None) -> str:
+        """Return what `alignments` are; raise `ValueError` if the decoder has no such layer."""
+        chosen, heads = self._aligning_layer(layer), self.config.num_heads
+        return (
+            f"cross attention of the decoder's layer {chosen} of {len(self.decoder)}, "
+            f"mean of {number_of(heads, 'heads')}"
+        )
+
+    def _aligning_layer(self, layer: int | None) -> int:
+        depth = len(self.decoder)
+        if layer is None:
+            return max(depth - 1, 1)
+        if not 1 <= layer <= depth:
+            raise ValueError(f"layer {layer} is none of the decoder's 1 to {depth}")
+        return layer
 
 
 def _watch(

@@ -80,6 +80,7 @@ class Decoder(TiedHead):
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
         )
+        self.final_norm: nn.Module = nn.Identity()
 
     def reset_parameters(self) -> None:
         """Draw weights from N(0, std) with torch's current generator; set biases to 0."""
@@ -97,7 +98,7 @@ class Decoder(TiedHead):
         rows: Tensor | None = None,
         **fields: Tensor,
     ) -> Tensor:
-        """Return the states (N, C) after the last block, for a pack of these `lengths`.
+        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
 
         With `rows` (M,), in the order of the pack, these are the states of these tokens alone. The
         `cache` has keys and values of the earlier tokens; this call adds those of its tokens.
@@ -119,4 +120,4 @@ class Decoder(TiedHead):
         last = len(self.layers) - 1
         for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
             x = layer(x, attend, rows if number == last else None)
-        return x
+        return self.final_norm(x)

@@ -22,7 +22,7 @@ from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent import RecurrentHead, make_layers, run, zeros
 from nlpkit.models.seq2seq import VOCABULARY, Config
-from nlpkit.models.seq2seq.decoder import Decoded, Decoder, Source, Tokens
+from nlpkit.models.seq2seq.decoder import Decoder, Source, Tokens
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 FORMAT = own_format(
@@ -68,6 +68,7 @@ class Model(RecurrentHead):
         source_lengths: Sequence[int] | None = None,
         teacher_forced: Tensor | None = None,
         cache: Cache | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
         """Return the states (N, C) of the targets that predict their next tokens.
 
@@ -76,10 +77,22 @@ class Model(RecurrentHead):
             source_ids: (M,) int64; None where the cache holds what the encoder made of them.
             teacher_forced: (N,) bool, in training: whether a step reads its token in `input_ids`,
                 or the most likely one by the step before; None: all do.
+            seen: gets the weights of attention (N, S).
         """
-        decoded = self._decode(
-            lengths, input_ids, source_ids, source_lengths, teacher_forced, cache
+        layout = attention.layout_of(lengths, input_ids.device, cache)
+        kept = Cache() if cache is None else cache
+        if source_ids is not None and source_lengths is not None:
+            self._encode(source_ids, source_lengths, kept)
+        attended = ("values", "keys") if self.config.score is not None else ()
+        context = kept.state("source")["context"]
+        source = Source.of(context, *(kept.ragged(name) for name in attended))
+        tokens = Tokens(
+            input_ids, teacher_forced if self.training else None, self._embed, self._most_likely
         )
+        decoded = self.decoder(layout, tokens, source, kept.state("decoder"))
+        kept.state("decoder").update(decoded.states)
+        if seen is not None and decoded.weights is not None:
+            seen.append(decoded.weights)
         return dropout(decoded.hidden, self.config.dropout, self.training)
 
     def alignments(
@@ -96,9 +109,9 @@ class Model(RecurrentHead):
             ValueError: the model has no attention, or a layer is named: all share one attention.
         """
         self.alignment_title(layer)
-        found = self._decode(lengths, input_ids, source_ids, source_lengths, None, None).weights
-        assert found is not None
-        rows = found.split(tuple(lengths))
+        seen: list[Tensor] = []
+        self(lengths, input_ids, source_ids, source_lengths, seen=seen)
+        rows = seen[0].split(tuple(lengths))
         return [each[:, :size] for each, size in zip(rows, source_lengths, strict=True)]
 
     def alignment_title(self, layer: int | None = None) -> str:
@@ -108,29 +121,6 @@ class Model(RecurrentHead):
         if layer is not None:
             raise ValueError(f"there is one attention for all layers, none of layer {layer} alone")
         return f"attention to the source, {self.config.score} score"
-
-    def _decode(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        source_ids: Tensor | None,
-        source_lengths: Sequence[int] | None,
-        teacher_forced: Tensor | None,
-        cache: Cache | None,
-    ) -> Decoded:
-        layout = attention.layout_of(lengths, input_ids.device, cache)
-        kept = Cache() if cache is None else cache
-        if source_ids is not None and source_lengths is not None:
-            self._encode(source_ids, source_lengths, kept)
-        attended = ("values", "keys") if self.config.score is not None else ()
-        context = kept.state("source")["context"]
-        source = Source.of(context, *(kept.ragged(name) for name in attended))
-        tokens = Tokens(
-            input_ids, teacher_forced if self.training else None, self._embed, self._most_likely
-        )
-        decoded = self.decoder(layout, tokens, source, kept.state("decoder"))
-        kept.state("decoder").update(decoded.states)
-        return decoded
 
     def _encode(self, source_ids: Tensor, source_lengths: Sequence[int], kept: Cache) -> None:
         """Keep contexts (B, E), the decoder's first states, and what attention sees."""

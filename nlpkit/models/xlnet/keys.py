@@ -3,8 +3,7 @@
 N new tokens of a pack, K keys, C hidden_size, H heads, D width of a head.
 """
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,17 +11,7 @@ from torch import Tensor
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
 
-
-class Projecting(Protocol):
-    """What is needed of a layer."""
-
-    @property
-    def key(self) -> Tensor: ...
-    @property
-    def value(self) -> Tensor: ...
-
-    def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
+Project = Callable[[Tensor], tuple[Tensor, Tensor]]  # states (N, C) to keys and values (N, H, D)
 
 
 class Keys:
@@ -48,16 +37,13 @@ class Keys:
         if has_memory:
             self._repeat()
 
-    def of(self, layer: Projecting, depth: int, content: Tensor) -> tuple[Tensor, Tensor]:
+    def of(self, project: Project, depth: int, content: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values (K, H, D) of the layer `depth` for its content (N, C)."""
-        k, v = (layer.heads_of(content, weight) for weight in (layer.key, layer.value))
+        k, v = project(content)
         k, v = self._all(f"keys {depth}", k), self._all(f"values {depth}", v)
         if self.rows is None:
             return k, v
-        again = [k, v]
-        if self.cache is None:
-            past = content.detach()
-            again = [layer.heads_of(past, weight) for weight in (layer.key, layer.value)]
+        again = (k, v) if self.cache is not None else project(content.detach())
         k, v = (torch.cat(pair)[self.rows] for pair in zip((k, v), again, strict=True))
         return k, v
 

@@ -55,18 +55,23 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, k: Tensor, v: Tensor, attend: attention.Attend) -> Tensor:
         """Return the states of a stream (N, C) after this layer; `k` and `v` are (K, H, D)."""
-        seen = attend(self.heads_of(x, self.query), k, v)
+        seen = attend(_multiply(x, self.query), k, v)
         projected = F.linear(seen.flatten(1), self.project.flatten(1))
         x = self.attention_norm(x + self._drop(projected))
         inner = self._drop(self.activation(self.up(x)))
         return self.output_norm(x + self._drop(self.down(inner)))
 
-    def heads_of(self, x: Tensor, weight: Tensor) -> Tensor:
-        """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
-        return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
+    def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values (N, H, D) of states (N, C)."""
+        return _multiply(x, self.key), _multiply(x, self.value)
 
     def _drop(self, x: Tensor) -> Tensor:
         return dropout(x, self.dropout, self.training)
+
+
+def _multiply(x: Tensor, weight: Tensor) -> Tensor:
+    """Return (N, H, D): states (N, C) by a weight (C, H, D)."""
+    return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
 
 
 class Model(TiedHead):
@@ -128,7 +133,7 @@ class Model(TiedHead):
             streams.insert(0, self._drop(self.query_start[0].expand(len(predicted), -1)))
             attends.insert(0, self._prepare(queries, of_queries, keys))
         for depth, layer in enumerate(self.order):
-            k, v = keys.of(layer, depth, streams[-1])
+            k, v = keys.of(layer.keys_and_values, depth, streams[-1])
             streams = [layer(x, k, v, of[depth]) for x, of in zip(streams, attends, strict=True)]
         hidden = streams[-1]  # of the content
         if predicted is not None:
