@@ -8,14 +8,14 @@ a target are computed in the last layer and multiplied by the vocabulary.
 T tokens of a text, N tokens of a pack, M targets.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
 
-from nlpkit.contracts.abilities import Scoring, ScoringInput
+from nlpkit.contracts.abilities import Scoring
 from nlpkit.contracts.batch import Batch, bit
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Aligned
@@ -105,130 +105,101 @@ class Likelihood:
             DivergedError: a log-probability is not finite.
         """
         found: dict[bytes, np.ndarray] = {}
-        for keys, part, read in self._group(texts):
-            found |= dict(zip(keys, self._score_window(part), strict=True))
-            done(read)
-        return [found[text.make_key()] for text in texts]
-
-    def _group(self, texts: Sequence[Encoded]) -> Iterator[tuple[list[bytes], list["_Text"], int]]:
-        """Yield different texts with their inputs, about `_AT_ONCE` batches, and the texts read."""
-        seen: set[bytes] = set()
-        keys: list[bytes] = []
-        window: list[_Text] = []
+        sequences: dict[tuple[bytes, ...], _Sequence] = {}
         tokens = 0
         for read, text in enumerate(texts, 1):
             key = text.make_key()
-            if key in seen:
+            if key in found:
                 continue
-            seen.add(key)
-            inputs = self.objective.score_text(text.ids, text.words, text.given, self.method)
-            keys.append(key)
-            window.append(_Text(text, inputs))
-            tokens += sum(len(each.inputs["input_ids"]) for each in inputs)
+            log_probs = found[key] = np.full(len(text), np.nan)
+            for each in self.objective.score_text(text.ids, text.words, text.given, self.method):
+                same = tuple(array.tobytes() for array in each.inputs.values())
+                sequence = sequences.setdefault(same, _Sequence(each.inputs, []))
+                ids = text.ids[each.targets]
+                sequence.scored.append(_Scored(each.rows, ids, log_probs, each.targets))
+                tokens += len(sequence)
             if tokens >= _AT_ONCE * self.tokens_per_batch:
-                yield keys, window, read
-                keys, window, tokens = [], [], 0
-        if window:
-            yield keys, window, len(texts)
+                self._score(sequences.values())
+                done(read)
+                sequences, tokens = {}, 0
+        self._score(sequences.values())
+        done(len(texts))
+        return [found[text.make_key()] for text in texts]
 
-    def _score_window(self, window: Sequence["_Text"]) -> list[np.ndarray]:
-        sequences = _Sequences(window)
-        values = np.concatenate([np.zeros(0), *self._compute_losses(sequences)])
-        result = [np.full(len(each.text.ids), np.nan) for each in window]
-        if not np.isfinite(values).all():
-            raise DivergedError(f"{self.opened.path}: a log-probability is not finite")
-        bounds = np.searchsorted(sequences.owner, np.arange(len(window) + 1))
-        values = values[sequences.back]
-        for number, scores in enumerate(result):
-            own = slice(bounds[number], bounds[number + 1])
-            scores[sequences.token[own]] = -values[own]
-        return result
+    def _score(self, sequences: Iterable["_Sequence"]) -> None:
+        """Write the log-probabilities of what the sequences score."""
+        by_length = sorted(sequences, key=len)  # runs of equal length are one call
+        for batch in _split(by_length, self.tokens_per_batch):
+            losses = self._compute_losses(batch)
+            if not np.isfinite(losses).all():
+                raise DivergedError(f"{self.opened.path}: a log-probability is not finite")
+            first = 0
+            for each in (scored for sequence in batch for scored in sequence.scored):
+                each.log_probs[each.targets] = -losses[first : first + len(each.targets)]
+                first += len(each.targets)
 
-    def _compute_losses(self, sequences: "_Sequences") -> Iterator[np.ndarray]:
-        opened = self.opened
-        names = [name for name in opened.objective.inputs if name != "progress"]
-        progress = float(opened.notes.get("progress", 1.0))
-        for start, stop in sequences.plan_batches(self.tokens_per_batch):
-            fields, lengths, index, ids = sequences.make_batch(start, stop, names)
-            given = {name: self._to_tensor(array) for name, array in fields.items()}
-            batch = Batch(given, lengths, progress=progress)
-            rows, targets = self._to_tensor(index), self._to_tensor(ids)
-            with torch.no_grad():
-                hidden = forward(opened.objective, opened.model, batch, rows)
-                _, losses = opened.model.token_loss(hidden, rows, targets)
-            yield losses.double().cpu().numpy()
-
-    def _to_tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
-
-
-@dataclass(frozen=True)
-class _Text:
-    text: Encoded
-    inputs: list[ScoringInput]
-
-
-class _Sequences:
-    """The different sequences of a window, by length, and the targets of each."""
-
-    def __init__(self, window: Sequence[_Text]):
-        numbers: dict[tuple[bytes, ...], int] = {}
-        self.inputs: list[ScoringInput] = []
-        sequence, rows, tokens, ids, owner = [], [], [], [], []
-        for number, each in enumerate(window):
-            for given in each.inputs:
-                key = tuple(array.tobytes() for array in given.inputs.values())
-                index = numbers.setdefault(key, len(numbers))
-                if index == len(self.inputs):
-                    self.inputs.append(given)
-                sequence.append(np.full(len(given.rows), index))
-                rows.append(given.rows)
-                tokens.append(given.targets)
-                ids.append(each.text.ids[given.targets])
-                owner.append(np.full(len(given.rows), number))
-        nothing = np.zeros(0, np.int64)
-        lengths = np.array([len(each.inputs["input_ids"]) for each in self.inputs], np.int64)
-        self.order = np.argsort(lengths, kind="stable")  # runs of equal length are one call
-        self.lengths = lengths[self.order]
-        place = np.empty_like(self.order)
-        place[self.order] = np.arange(len(place))
-        self.token = np.concatenate([nothing, *tokens])
-        self.owner = np.concatenate([nothing, *owner])
-        sorted_by = place[np.concatenate([nothing, *sequence])]
-        by_place = np.argsort(sorted_by, kind="stable")
-        self.back = np.empty_like(by_place)  # (M,) where each target's loss will be
-        self.back[by_place] = np.arange(len(by_place))
-        self.place = sorted_by[by_place]
-        self.rows = np.concatenate([nothing, *rows])[by_place]
-        self.ids = np.concatenate([nothing, *ids])[by_place]
-
-    def plan_batches(self, budget: int) -> Iterator[tuple[int, int]]:
-        """Yield the first and the last sequence (exclusive) of each batch of `budget` tokens."""
-        ends = np.cumsum(self.lengths)
-        start = 0
-        while start < len(ends):
-            used = ends[start - 1] if start else 0
-            stop = max(int(np.searchsorted(ends, used + budget, side="right")), start + 1)
-            yield start, stop
-            start = stop
-
-    def make_batch(
-        self, start: int, stop: int, names: Sequence[str]
-    ) -> tuple[dict[str, np.ndarray], tuple[int, ...], np.ndarray, np.ndarray]:
-        """Return inputs (N,) and lengths of a batch, the rows (M,) of its targets, and their ids.
+    def _compute_losses(self, sequences: Sequence["_Sequence"]) -> np.ndarray:
+        """Return the losses (M,) of all targets of a batch, in order.
 
         Raises:
             UsageError: the objective does not give an input that the model needs.
         """
-        chosen = [self.inputs[index].inputs for index in self.order[start:stop]]
-        if missing := [name for name in names if name not in chosen[0]]:
+        objective, model = self.opened.objective, self.opened.model
+        names = [name for name in objective.inputs if name != "progress"]
+        if missing := [name for name in names if name not in sequences[0].inputs]:
             raise UsageError(f"this model cannot score text: it needs {', '.join(missing)}")
-        fields = {name: np.concatenate([each[name] for each in chosen]) for name in names}
-        lengths = self.lengths[start:stop]
-        own = slice(*np.searchsorted(self.place, [start, stop]))
-        offsets = np.cumsum(lengths) - lengths
-        index = offsets[self.place[own] - start] + self.rows[own]
-        return fields, tuple(lengths.tolist()), index, self.ids[own]
+        fields = {
+            name: self._join([sequence.inputs[name] for sequence in sequences]) for name in names
+        }
+        lengths = tuple(map(len, sequences))
+        begins = np.cumsum((0, *lengths[:-1])).tolist()
+        pairs = zip(begins, sequences, strict=True)
+        rows = self._join(
+            [begin + each.rows for begin, sequence in pairs for each in sequence.scored]
+        )
+        targets = self._join([each.ids for sequence in sequences for each in sequence.scored])
+        batch = Batch(fields, lengths, progress=float(self.opened.notes.get("progress", 1.0)))
+        with torch.no_grad():
+            hidden = forward(objective, model, batch, rows)
+            _, losses = model.token_loss(hidden, rows, targets)
+        return losses.double().cpu().numpy()
+
+    def _join(self, arrays: Sequence[np.ndarray]) -> torch.Tensor:
+        return torch.from_numpy(np.concatenate(arrays)).to(self._device)
+
+
+class _Scored(NamedTuple):
+    """Targets of a sequence, which are tokens of one text."""
+
+    rows: np.ndarray  # (M,) the tokens of the sequence whose states predict them
+    ids: np.ndarray  # (M,)
+    log_probs: np.ndarray  # (T,) those of the text, where these are written
+    targets: np.ndarray  # (M,) index in them
+
+
+@dataclass(frozen=True)
+class _Sequence:
+    """A sequence, and what it scores of all the texts that have it in common."""
+
+    inputs: Mapping[str, np.ndarray]
+    scored: list[_Scored]
+
+    def __len__(self) -> int:
+        return len(self.inputs["input_ids"])
+
+
+def _split(sequences: Sequence[_Sequence], budget: int) -> Iterator[list[_Sequence]]:
+    """Yield batches of at most `budget` tokens; a longer sequence is a batch of its own."""
+    batch: list[_Sequence] = []
+    tokens = 0
+    for sequence in sequences:
+        if batch and tokens + len(sequence) > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(sequence)
+        tokens += len(sequence)
+    if batch:
+        yield batch
 
 
 def _find_scoring(objective: Objective) -> Scoring:
