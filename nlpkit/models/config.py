@@ -5,7 +5,7 @@ of `CAPABILITIES`.
 """
 
 import sys
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 from pydantic.json_schema import SkipJsonSchema
@@ -33,6 +33,19 @@ CAPABILITIES = {
     "reads_images": "the model reads images, cut into patches",
     "two_vocabularies": "sources may have a vocabulary of their own",
 }
+
+# Settings that families have in common.
+Activation = Annotated[
+    Literal["gelu", "relu", "gelu_new"],
+    Field(description="activation, as transformers names it; gelu_new: the tanh form of gelu"),
+]
+Dropout = Annotated[
+    float, Field(ge=0, lt=1, description="on the embeddings and on what the layers add")
+]
+AttentionDropout = Annotated[
+    float,
+    Field(ge=0, lt=1, description="on the attention probabilities; not every backend can"),
+]
 
 # `rate_share` of post-norm models: GPT-1, 256 wide, learns best at 8e-4 and nothing at 2e-3.
 POST_NORM_RATE = 0.4

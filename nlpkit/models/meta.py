@@ -1,8 +1,7 @@
 """Models on the meta device: they have names and shapes, but no memory and no initial values."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,8 +33,12 @@ def count_parameters(model: Callable[..., nn.Module], config: FrozenConfig, voca
 
 class _NoInit(TorchFunctionMode):
     def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if func in _DRAWING:
             return args[0] if args else kwargs["tensor"]

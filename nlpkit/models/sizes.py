@@ -10,7 +10,6 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -73,7 +72,7 @@ class Family:
             found[INSIDE] = max(_STEP, round(width * inside / usual / _STEP) * _STEP)
         return {name: value for name, value in found.items() if name not in self.given}
 
-    def _default(self, name: str) -> Any:
+    def _default(self, name: str) -> int | None:
         field = self.config.model_fields.get(name)
         return field.get_default() if field is not None and not field.is_required() else None
 

@@ -4,11 +4,10 @@ The defaults are the paper's base model. The model is in `model.py`, so that a r
 without torch.
 """
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
+from nlpkit.models.config import Activation, AttentionDropout
 from nlpkit.models.layers.encoder_config import EncoderConfig
 
 MODEL_TYPE = "albert"  # transformers' name of the family, in config.json
@@ -30,17 +29,12 @@ class Config(EncoderConfig):
         1,
         description="layers in a group; each of num_layers applies all of them",
     )
-    hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
-        "gelu_new",
-        description="activation, as transformers names it; gelu_new: the tanh form of gelu",
-    )
+    hidden_act: Activation = "gelu_new"
     # Lan et al. 2019, sec. 4.8: dropout hurts.
     dropout: float = Field(
         0.0, ge=0, lt=1, description="on the embeddings and on what attention adds"
     )
-    attention_dropout: float = Field(
-        0.0, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
+    attention_dropout: AttentionDropout = 0.0
     pair_dropout: float = Field(
         0.1, ge=0, lt=1, description="on the pooled state, before the scores of the order of texts"
     )

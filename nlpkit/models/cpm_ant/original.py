@@ -9,7 +9,6 @@ follow the words, as in later versions of the original, whose `vocab_size` inclu
 
 import math
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -93,7 +92,7 @@ def _size(content: JsonMapping, name: str, where: Path) -> int:
     return value
 
 
-def _flat(value: Any) -> list[Any]:
+def _flat(value: object) -> list[object]:
     return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
 
 

@@ -4,13 +4,20 @@ Defaults are those of BERT's base model (Devlin et al. 2018, arXiv 1810.04805) a
 Transformer's (Vaswani et al. 2017, arXiv 1706.03762); a family overrides what differs.
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
+from nlpkit.models.config import (
+    POST_NORM_RATE,
+    Activation,
+    AttentionDropout,
+    Dropout,
+    ModelConfig,
+    check_heads,
+)
 
 
 class PostNormConfig(ModelConfig):
@@ -24,15 +31,9 @@ class PostNormConfig(ModelConfig):
     num_layers: Layers = Field(12, description="number of layers")
     num_heads: Size = Field(12, description="attention heads")
     max_positions: Size = Field(512, description="learned positions: the longest sequence")
-    hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
-        "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
-    )
-    dropout: float = Field(
-        0.1, ge=0, lt=1, description="on the embeddings and on what the layers add"
-    )
-    attention_dropout: float = Field(
-        0.1, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
+    hidden_act: Activation = "gelu"
+    dropout: Dropout = 0.1
+    attention_dropout: AttentionDropout = 0.1
     norm_eps: float = Field(1e-12, gt=0, description="epsilon of the layer norms")
     init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
     tie: bool = Field(True, description="whether one table serves for input and output")
@@ -78,12 +79,8 @@ class EncoderDecoderConfig(ModelConfig):
     )
     num_heads: Size = Field(8, description="attention heads")
     intermediate_size: Size = Field(2048, description="width inside the feed-forward layers")
-    dropout: float = Field(
-        0.1, ge=0, lt=1, description="on the embeddings and on what the layers add"
-    )
-    attention_dropout: float = Field(
-        0.0, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
+    dropout: Dropout = 0.1
+    attention_dropout: AttentionDropout = 0.0
     tie: bool = Field(True, description="whether one table serves for input and output")
 
     @property

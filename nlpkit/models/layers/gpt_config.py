@@ -4,7 +4,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import AttentionDropout, ModelConfig, check_heads
 
 
 class GptConfig(ModelConfig):
@@ -16,9 +16,7 @@ class GptConfig(ModelConfig):
     max_positions: Size = Field(description="learned positions: the longest sequence")
     norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
     embedding_dropout: float = Field(0.1, ge=0, lt=1, description="on the sum of the embeddings")
-    attention_dropout: float = Field(
-        0.1, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
+    attention_dropout: AttentionDropout = 0.1
     residual_dropout: float = Field(
         0.1, ge=0, lt=1, description="on what attention and feed-forward layers add"
     )

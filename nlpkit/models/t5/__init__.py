@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
+from nlpkit.models.config import AttentionDropout
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
 
 MODEL_TYPE = "t5"  # transformers' name of the family, in config.json
@@ -40,9 +41,7 @@ class Config(EncoderDecoderConfig):
     dropout: float = Field(
         0.1, ge=0, lt=1, description="on embeddings, inside and after the layers, on last states"
     )
-    attention_dropout: float = Field(
-        0.1, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
+    attention_dropout: AttentionDropout = 0.1
     norm_eps: float = Field(1e-6, gt=0, description="epsilon of the norms")
     init_factor: float = Field(1.0, gt=0, description="of the deviation of all initial weights")
 

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import Activation, AttentionDropout, Dropout, ModelConfig, check_heads
 
 MODEL_TYPE = "vit"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "image_classification"  # of a checkpoint that names no objective
@@ -42,16 +42,10 @@ class Config(ModelConfig):
     num_layers: Layers = Field(12, description="number of layers")
     num_heads: Size = Field(12, description="attention heads")
     intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
-    hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
-        "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
-    )
+    hidden_act: Activation = "gelu"
     qkv_bias: bool = Field(True, description="whether queries, keys and values have a bias")
-    dropout: float = Field(
-        0.0, ge=0, lt=1, description="on the embeddings and on what the layers add"
-    )
-    attention_dropout: float = Field(
-        0.0, ge=0, lt=1, description="on the attention probabilities; not every backend can"
-    )
+    dropout: Dropout = 0.0
+    attention_dropout: AttentionDropout = 0.0
     norm_eps: float = Field(1e-12, gt=0, description="epsilon of the layer norms")
     init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
     pooler: bool = Field(

@@ -4,13 +4,13 @@ The defaults are the paper's base model. The model is in `model.py`, so that a r
 without torch.
 """
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import POST_NORM_RATE, ModelConfig, check_heads
+from nlpkit.models.config import POST_NORM_RATE, Activation, ModelConfig, check_heads
 
 MODEL_TYPE = "xlnet"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "plm"  # of a checkpoint that names no objective
@@ -31,9 +31,7 @@ class Config(ModelConfig):
     num_layers: Layers = Field(12, description="number of layers")
     num_heads: Size = Field(12, description="attention heads")
     intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
-    hidden_act: Literal["gelu", "relu", "gelu_new"] = Field(
-        "gelu", description="activation, as transformers names it; gelu_new: the tanh form of gelu"
-    )
+    hidden_act: Activation = "gelu"
     dropout: float = Field(
         0.1, ge=0, lt=1, description="on embeddings, probabilities and what the layers add"
     )
