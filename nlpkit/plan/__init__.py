@@ -191,11 +191,13 @@ def count_projections(objective: Objective, batch: Batch) -> int:
 
 
 def _measure_target_share(plan: Planned, batches: int = 16) -> float:
-    tokens = targets = 0
+    objective, tokens, targets = plan.data.objective, 0, 0
     for number in range(batches):
         epoch, index = plan.stream.locate(number)
         batch = plan.data.examples.batch(plan.stream.plan(epoch)[index], epoch)
-        tokens, targets = tokens + batch.tokens, targets + batch.targets
+        tokens += batch.tokens
+        predicts_text = objective.predicts_text
+        targets += count_projections(objective, batch) if predicts_text else batch.targets
     return targets / tokens
 
 

@@ -160,7 +160,8 @@ def _batch_of_task(resolved: Resolved, part: ModelPart, budget: int) -> tuple[Ba
 
 def describe(plan: Sketch) -> JsonObject:
     """Return what `plan.describe` says of a run, as far as it does not depend on data."""
-    settings = plan.settings
+    settings, batch = plan.settings, plan.batch
+    share = round(plan.projections / batch.tokens, 4) if batch.num_targets else None  # of a task
     return {
         "data": {"vocabulary": plan.vocab_size},
         "packing": {
@@ -168,9 +169,9 @@ def describe(plan: Sketch) -> JsonObject:
             "batches_per_step": mean_batches(settings),
             "steps": settings.steps,
             "warmup_steps": settings.warmup_steps,
-            "longest_sequence": max(plan.batch.lengths),
-            "longest_source": max(plan.batch.fields.get(SOURCE_LENGTHS, ()), default=None),
-            "share_of_tokens_with_loss": round(plan.projections / plan.batch.tokens, 4),
+            "longest_sequence": max(batch.lengths),
+            "longest_source": max(batch.fields.get(SOURCE_LENGTHS, ()), default=None),
+            "share_of_tokens_with_loss": share,
         },
         "model": describe_model(plan, plan.flops_per_step),
         "settings": plan.resolved.dump(),

@@ -354,6 +354,15 @@ def test_rows_of_a_task_are_not_counted_as_products_with_the_vocabulary(tmp_path
     assert flops[0] == batches * alone
 
 
+def test_targets_of_a_list_are_the_tokens_that_its_objectives_predict(tmp_path: Path) -> None:
+    resolved = recipe.load("bert", [f"out={tmp_path}/run"])
+    plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET), measure=False)
+    masked = plan.first.num_targets["mlm"]
+    assert planning.count_projections(plan.data.objective, plan.first) == masked
+    share = planning.describe(plan)["packing"]["share_of_tokens_with_loss"]
+    assert share == pytest.approx(0.15 * 0.94, abs=0.01)  # special tokens are never masked
+
+
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [

@@ -69,6 +69,7 @@ def test_task_has_rows_of_the_greatest_length_and_no_head() -> None:
     found = _make("vit", "data.train=/nowhere/", "data.format=images")
     assert set(found.batch.lengths) == {13}
     assert not any(name.startswith("head") for name, _ in found.model.named_parameters())
+    assert without_data.describe(found)["packing"]["share_of_tokens_with_loss"] is None
     found = _make("transformer", "data.train=[{files: [/nowhere/a, /nowhere/b]}]")
     assert (found.batch.lengths, found.projections) == ((128,) * 8, 1024)
     assert found.batch.fields["source_lengths"] == (128,) * 8
