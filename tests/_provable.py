@@ -73,8 +73,8 @@ def of_recipe(path: Path, *sets: str, tokens: int = FEW) -> Iterator[Bench]:
 def by_reference(bench: Bench) -> None:
     """Let the reference compute attention, of fewer sequences: its time is that of all pairs."""
     bench.subject.model.backend = "reference"
-    right = bench.subject.sources
-    bench.subject.sources = lambda tokens, *rest, **more: right(tokens // 3, *rest, **more)
+    right = bench.subject.draw_sources
+    bench.subject.draw_sources = lambda tokens, *rest, **more: right(tokens // 3, *rest, **more)
 
 
 def use(bench: Bench, *classes: type) -> None:

@@ -29,20 +29,14 @@ from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.registry import error_of_part
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.build import model_part
-from nlpkit.selftest import (
-    batching,
-    leaks,
-    resuming,
-    texts,
-)
-from nlpkit.selftest.heads import Seen, look
+from nlpkit.selftest import batching, leaks, resuming, texts
+from nlpkit.selftest.heads import Seen, look_at
 from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import (
     EVAL_EVERY,
     SAVE_EVERY,
     STEPS,
     Bench,
-    Once,
     Subject,
     check,
 )
@@ -67,6 +61,20 @@ class Proof:
     seconds: float
 
 
+class _Once(Log):
+    """Prints a warning on the `outer` log only the first time: the proofs prepare many runs."""
+
+    def __init__(self, outer: Log, said: set[str], verbosity: int):
+        super().__init__(verbosity)
+        self.outer, self.said = outer, said
+
+    def warn(self, text: str) -> None:
+        """Print a warning that was not printed yet."""
+        if text not in self.said:
+            self.said.add(text)
+            self.outer.warn(text)
+
+
 @contextmanager
 def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Iterator[Bench]:
     """Yield the input of `prove`; its files are always removed. Raises what the run raises."""
@@ -78,8 +86,8 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         directory = RunDirectory(workdir / "saved")
         directory.path.mkdir()
         said: set[str] = set()
-        of_runs = Once(log, said, QUIET)
-        log = Once(log, said, log.verbosity)
+        of_runs = _Once(log, said, QUIET)
+        log = _Once(log, said, log.verbosity)
         accelerator = make_accelerator(small.recipe.train, device, of_runs)
         # As in the run itself, which is larger: a pass of the small model would tell nothing.
         requested = resolved.recipe.train.precision
@@ -94,14 +102,14 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
             small, run.settings.warmup_steps, precision, int(data.examples.sizes.max())
         )
 
-        def fresh() -> nn.Module:
+        def build_fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
             part = replace(run.part, start=None, head_dropout=0.0)
             return build.build_model(part, data.vocab_size, backend).to(accelerator.device)
 
         subject = Subject(
-            model=fresh().eval(),
-            fresh=fresh,
+            model=build_fresh().eval(),
+            build_fresh=build_fresh,
             objective=data.objective,
             tokenizer=data.tokenizer,
             examples=data.examples,
@@ -120,10 +128,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
 def _look_first(subject: Subject) -> Seen | None:
     """Return the loss and heads of a few examples, or None if a part from outside raises."""
     try:
-        sources = subject.sources(1)
-        made = [subject.example(s, subject.rng(0, i)) for i, s in enumerate(sources)]
-        with torch.no_grad():
-            return look(subject, subject.model, subject.pack(made))
+        return look_at(subject, subject.make_examples(subject.draw_sources(1), 0))
     except Exception as error:
         if error_of_part(error) is None:
             raise
@@ -194,7 +199,7 @@ def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
         "no label leak": (has_labels, leaks.find_label_leaks),
         "no neighbour leak": (True, leaks.find_neighbour_leaks),
         "unmasking": (True, texts.check_unmasking),
-        "shown targets": (bool(subject.offering("shown")), texts.count_shown),
+        "shown targets": (bool(subject.list_objectives_with("shown")), texts.count_shown),
         "negatives": (bool(subject.objective.negatives), texts.check_negatives),
         "detection": (
             any(objective.detects for objective in subject.objectives),

@@ -13,7 +13,7 @@ from torch import Tensor
 from nlpkit.data.loader import Position, Step, Stream, steps
 from nlpkit.data.pack import collate, packing_efficiency
 from nlpkit.runs.run import Training
-from nlpkit.selftest.heads import Seen, look
+from nlpkit.selftest.heads import Seen, look_at
 from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import Bench, Subject
 from nlpkit.train.loop import Job, train
@@ -39,8 +39,8 @@ def compare_packed(subject: Subject) -> Verdict:
         return differences
 
     # A sample that the loss draws may differ in bfloat16.
-    one = subject.pack([subject.example(subject.sources(1)[0], subject.rng(7, 0))])
-    samples = look(subject, subject.model, one).read_in_loss is not None
+    one = subject.make_examples(subject.draw_sources(1)[:1], 7)
+    samples = look_at(subject, one).read_in_loss is not None
     dtypes = [torch.float32] if samples else [*ROUNDING]
     return _compare_packed(subject, losses_apart, "sequences, max |Δ| / loss", dtypes)
 
@@ -71,15 +71,13 @@ def _compare_packed(
     `apart` returns differences beside those of the terms' sums. They are computed in float32 and in
     the recipe's precision, as far as these are among `dtypes`.
     """
-    sources = subject.sources(2000)[:40]
-    made = [subject.example(s, subject.rng(7, i)) for i, s in enumerate(sources)]
+    made = subject.make_examples(subject.draw_sources(2000)[:40], 7)
     figures, passed = [], True
     for dtype in dtypes:
         if dtype in (torch.float32, subject.dtype):
             limit = ROUNDING[dtype]
-            with torch.no_grad():
-                packed = look(subject, subject.model, subject.pack(made), dtype)
-                alone = [look(subject, subject.model, subject.pack([e]), dtype) for e in made]
+            packed = look_at(subject, made, dtype)
+            alone = [look_at(subject, [example], dtype) for example in made]
             differences = [_compare_terms(packed, alone), *apart(packed, alone, dtype)]
             relative = float(torch.cat([each.cpu() for each in differences]).max())
             figures.append(f"{relative:.1g} in {str(dtype)[6:]} (at most {limit:g})")
@@ -147,7 +145,7 @@ def _check_epochs(bench: Bench, stream: Stream) -> Verdict:
         used, bin_count = used + share * len(bins), bin_count + len(bins)
     if len(leftover):
         return False, f"{len(leftover)} examples are left over at the end of a round"
-    for number in bench.subject.rng(8).integers(0, len(examples), 50).tolist():
+    for number in bench.subject.make_rng(8).integers(0, len(examples), 50).tolist():
         made = collate([examples.make(number, 0)], examples.objective.fields).tokens
         lacking = int(examples.sizes[number]) - made
         if not 0 <= lacking <= bench.subject.objective.max_shrink:
@@ -168,8 +166,7 @@ class _Gradients(torch.optim.SGD):
 def compare_gradients(bench: Bench) -> Verdict:
     """Compare the gradients of a step of one batch and of several: they must be equal."""
     subject = bench.subject
-    sources = subject.sources(2000)[:24]
-    made = [subject.example(s, subject.rng(9, i)) for i, s in enumerate(sources)]
+    made = subject.make_examples(subject.draw_sources(2000)[:24], 9)
     cuts = sorted({0, 1, len(made) // 2, len(made)})  # very unequal parts
     parts = [made[a:b] for a, b in pairwise(cuts)]
 
@@ -181,8 +178,7 @@ def compare_gradients(bench: Bench) -> Verdict:
         return _compute_gradient(bench, step), counts
 
     (one, counted), (several, in_parts) = gradient([made]), gradient(parts)
-    with torch.no_grad():
-        by_loss = look(subject, subject.model, subject.pack(made)).loss.num_targets
+    by_loss = look_at(subject, made).loss.num_targets
     if wrong := _find_miscount(counted, in_parts, by_loss):
         return False, wrong
     count = sum(counted.values())

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from nlpkit.contracts.batch import IGNORE, Batch, Loss
 from nlpkit.objectives.examples.text import forward
-from nlpkit.selftest.subject import Subject
+from nlpkit.selftest.subject import Example, Subject
 from nlpkit.train.placement import to_device
 
 # The names of the heads of `token_loss`: the second one has rows of other tokens than the pack's,
@@ -161,6 +161,14 @@ class _LossCalls(TorchFunctionMode):
         if labels is not None and int((labels != IGNORE).sum()) == count:
             return "token", (labels != IGNORE).nonzero().squeeze(1)
         return "", torch.arange(count, device=device)
+
+
+def look_at(
+    subject: Subject, examples: Sequence[Example], dtype: torch.dtype = torch.float32
+) -> Seen:
+    """Return the loss and the heads of a pack of these examples, without gradients."""
+    with torch.no_grad():
+        return look(subject, subject.model, subject.pack(examples), dtype)
 
 
 def look(

@@ -8,13 +8,12 @@ N packed tokens, M targets of a batch, C model width, K source tokens that are t
 
 import math
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlpkit.selftest.heads import Head, Seen, look
+from nlpkit.selftest.heads import Head, Seen, look, look_at
 from nlpkit.selftest.subject import Example, Source, Subject
 
 Verdict = tuple[bool, str]
@@ -32,14 +31,14 @@ def find_noise_floor(subject: Subject) -> Verdict:
 
     No model has a lower expected loss for a hidden random word. A model that learns what a frozen
     one says, such as a teacher's distribution, does not learn the words, and its loss may stay
-    above. The losses minus ln V are a
-    submartingale, so their standard error is that of independent values.
+    above. The losses minus ln V are a submartingale, so their standard error is that of independent
+    values.
     """
     words = subject.words
     is_word = torch.zeros(subject.tokenizer.vocab_size, dtype=torch.bool, device=subject.device)
     is_word[torch.from_numpy(words).to(subject.device)] = True
-    rng, kept = subject.rng(3), []
-    for made, seen in train_fresh(subject, draw_noise(subject, rng)):
+    rng, kept = subject.make_rng(3), []
+    for made, seen in train_fresh(subject, draw_noise_batches(subject, rng)):
         shown = find_shown(subject, made)
         for head in seen.words.values():
             kept.append(head.each[is_word[head.targets] & _find_hidden(head, shown)].double())
@@ -49,31 +48,34 @@ def find_noise_floor(subject: Subject) -> Verdict:
     mean, floor = float(losses.mean()), math.log(len(words))
     error = float(losses.std() / math.sqrt(len(losses)))
     figure = f"loss {mean:.4f} ± {error:.4f}, ln {len(words)} = {floor:.4f}"
-    if mean < floor - 3 * error:
-        return (
-            False,
-            f"{figure}: below the minimum without a leak, so the targets leak{_hint(subject)}",
-        )
     if mean > floor + LEARNED and any(each.frozen_models for each in subject.objectives):
         return True, f"{figure}: not below; a loss that reads a frozen model need not fall to it"
-    if not mean <= floor + LEARNED:  # so that NaN fails
-        return False, f"{figure}: learned too little for a leak to show"
-    return True, f"{figure}, {len(losses):,} words"
+    below = f": below the minimum without a leak, so the targets leak{_hint(subject)}"
+    fault = _compare_with_floor(mean, error, floor, below)
+    return not fault, figure + (fault or f", {len(losses):,} words")
 
 
-def draw_noise(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
+def _compare_with_floor(mean: float, error: float, floor: float, below: str) -> str:
+    """Return `below`, or that too little was learned; nothing if the loss is at its floor."""
+    if mean < floor - 3 * error:
+        return below
+    # So that NaN fails.
+    return "" if mean <= floor + LEARNED else ": learned too little for a leak to show"
+
+
+def draw_noise_batches(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
     """Yield examples of random words, without end."""
-    size = subject.noise_size(NOISE_PIECE)
+    size = subject.choose_noise_size(NOISE_PIECE)
     while True:
-        sources = [subject.noise(size, rng) for _ in range(NOISE_EXAMPLES)]
-        yield [subject.example(source, rng) for source in sources]
+        sources = [subject.draw_noise(size, rng) for _ in range(NOISE_EXAMPLES)]
+        yield [subject.make_example(source, rng) for source in sources]
 
 
 def train_fresh(
     subject: Subject, batches: Iterable[list[Example]]
 ) -> Iterator[tuple[list[Example], Seen]]:
     """Train a fresh model for `NOISE_STEPS` batches; yield its losses on the last ones."""
-    model = subject.fresh().train()
+    model = subject.build_fresh().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=NOISE_LR)
     for step, made in zip(range(NOISE_STEPS), batches, strict=False):
         subject.check()
@@ -91,7 +93,7 @@ def find_shown(subject: Subject, examples: list[Example]) -> Tensor:
     shown = []
     for example in examples:
         found = np.zeros(len(example[subject.examples.token_field]), np.bool_)
-        for objective in subject.offering("shown"):
+        for objective in subject.list_objectives_with("shown"):
             found |= objective.shown(example)
         shown.append(found)
     return torch.from_numpy(np.concatenate(shown)).to(subject.device)
@@ -117,19 +119,20 @@ def find_leaks(subject: Subject) -> Verdict:
     targets = leaks = cycles = positions = decided = 0
     largest = 0.0
     tokens = 12 * int(subject.objective.length(np.array([SHORT]))[0])
-    for number, source in enumerate(subject.sources(tokens, longest=SHORT)):
+    for number, source in enumerate(subject.draw_sources(tokens, longest=SHORT)):
         base, index = _look_at_words(subject, source, number)
         ids = source.ids
         owner = torch.full((len(index),), -1, device=subject.device)
         moves = torch.zeros(len(index), len(ids), dtype=torch.bool, device=subject.device)
         for k in range(len(ids)):
             subject.check()
-            other, other_index = _look_at_words(subject, subject.changed(source, k), number)
+            other, other_index = _look_at_words(subject, subject.change_words(source, k), number)
             positions += 1
             if not torch.equal(other_index, index):
                 decided += 1
                 continue
-            change = torch.cat([_measure_change(other[name], base[name]) for name in base])
+            moved = [other[name].states - base[name].states for name in base]
+            change = torch.cat([each.abs().amax(1) for each in moved])
             predicts = torch.cat([other[n].targets != base[n].targets for n in base])
             moves[:, k] = change != 0  # so that NaN counts as a change
             owner[predicts] = k
@@ -138,8 +141,8 @@ def find_leaks(subject: Subject) -> Verdict:
         targets += int(own.sum())
         rows = owner[own]
         depends = torch.zeros(len(ids), len(ids), dtype=torch.bool, device=subject.device)
-        for row, moved in zip(rows.tolist(), moves[own], strict=True):
-            depends[row] |= moved
+        for row, moving in zip(rows.tolist(), moves[own], strict=True):
+            depends[row] |= moving
         depends = depends[rows.unique()][:, rows.unique()]  # (K, K)
         leaks += int(depends.diagonal().sum())
         cycles += _count_in_cycles(depends & ~torch.eye(len(depends), dtype=torch.bool).to(depends))
@@ -161,7 +164,7 @@ def find_leaks(subject: Subject) -> Verdict:
 
 def _hint(subject: Subject) -> str:
     """Return a hint at the method `shown`, if the objective does not have it."""
-    if subject.offering("shown"):
+    if subject.list_objectives_with("shown"):
         return ""
     return (
         "; if some targets show a word by design, as in 80/10/10 masking, give the objective "
@@ -174,9 +177,8 @@ def _look_at_words(subject: Subject, source: Source, key: int) -> tuple[dict[str
 
     Calls with the same `key` draw the same random numbers.
     """
-    with torch.no_grad():
-        example = subject.example(source, subject.rng(4, key))
-        seen = look(subject, subject.model, subject.pack([example]), subject.dtype)
+    example = subject.make_example(source, subject.make_rng(4, key))
+    seen = look_at(subject, [example], subject.dtype)
     shown = find_shown(subject, [example])
     found = {
         name: head.take(_find_hidden(head, shown).nonzero().squeeze(1))
@@ -184,10 +186,6 @@ def _look_at_words(subject: Subject, source: Source, key: int) -> tuple[dict[str
     }
     none = torch.empty(0, dtype=torch.long, device=subject.device)
     return found, torch.cat([none, *(head.index for head in found.values())])
-
-
-def _measure_change(one: Head, two: Head) -> Tensor:
-    return (one.states - two.states).abs().amax(1)
 
 
 def _count_in_cycles(depends: Tensor) -> int:
@@ -203,12 +201,11 @@ def _count_in_cycles(depends: Tensor) -> int:
 
 def find_neighbour_leaks(subject: Subject) -> Verdict:
     """Change one sequence of a pack: no bit of the other sequences' states may change."""
-    sources = subject.sources(1500)[:32]
+    sources = subject.draw_sources(1500)[:32]
 
     def seen(changed: int | None) -> list[list[Tensor]]:
-        chosen = [subject.changed(s) if i == changed else s for i, s in enumerate(sources)]
-        made = [subject.example(s, subject.rng(5, i)) for i, s in enumerate(chosen)]
-        return _states_of_each(subject, made)
+        chosen = [subject.change_words(s) if i == changed else s for i, s in enumerate(sources)]
+        return _list_states(subject, subject.make_examples(chosen, 5))
 
     base = seen(None)
     moved = leaks = 0
@@ -224,10 +221,9 @@ def find_neighbour_leaks(subject: Subject) -> Verdict:
     return not leaks, f"{figure}, {leaks} times another one moved"
 
 
-def _states_of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
-    batch = subject.pack(made)
-    with torch.no_grad():
-        heads = look(subject, subject.model, batch, subject.dtype).heads
+def _list_states(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
+    """Return the states of the heads' rows, by example."""
+    heads = look_at(subject, made, subject.dtype).heads
     sizes = [subject.pack([example]).lengths for example in made]
     number = torch.arange(len(made), device=subject.device)
     owner = {
@@ -238,67 +234,55 @@ def _states_of_each(subject: Subject, made: list[Example]) -> list[list[Tensor]]
     return [[states[of == i] for of, states in known] for i in range(len(made))]
 
 
-@dataclass
-class _Batch:
-    """The sum of a head's losses on one batch, and its labels."""
-
-    total: float
-    labels: Tensor  # (M,)
-
-
 def find_label_leaks(subject: Subject) -> Verdict:
     """Train with all words replaced by random ones: the labels must be unpredictable.
 
     The words are replaced in finished examples, so that only special tokens, token types, positions
     and lengths remain. The loss must decrease to the entropy of the labels, not below.
     """
-    rng = subject.rng(16)
-    by_head: dict[str, list[_Batch]] = {}
+    rng = subject.make_rng(16)
+    by_head: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for made, seen in train_fresh(subject, _draw_blind(subject, rng)):
-        words = subject.text_in(np.concatenate([example["input_ids"] for example in made]))
+        words = subject.find_text(np.concatenate([example["input_ids"] for example in made]))
         for name, head in seen.given_labels.items():
             by_head.setdefault(name, []).append(_keep_words(head, torch.from_numpy(words)))
     figures, passed = [], True
     for name, batches in by_head.items():
         mean, error, floor = _compare_with_entropy(batches)
         figure = f"{name}: loss {mean:.4f}, {floor:.4f} ± {error:.4f} without a leak"
-        if mean < floor - 3 * error:
-            passed, figure = (
-                False,
-                f"{figure}, so the label depends on something other than the text",
-            )
-        elif not mean <= floor + LEARNED:  # so that NaN fails
-            passed, figure = False, f"{figure}: learned too little for a leak to show"
-        figures.append(figure)
+        below = ", so the label depends on something other than the text"
+        fault = _compare_with_floor(mean, error, floor, below)
+        passed = passed and not fault
+        figures.append(figure + fault)
     return passed, "; ".join(figures)
 
 
 def _draw_blind(subject: Subject, rng: np.random.Generator) -> Iterator[list[Example]]:
-    for made in draw_noise(subject, rng):
+    for made in draw_noise_batches(subject, rng):
         for example in made:
             ids = example["input_ids"]
             drawn = rng.choice(subject.words, len(ids))
-            example["input_ids"] = np.where(subject.text_in(ids), drawn, ids)
+            example["input_ids"] = np.where(subject.find_text(ids), drawn, ids)
         yield made
 
 
-def _keep_words(head: Head, is_text: Tensor) -> _Batch:
-    """Return a head's losses and labels without special tokens, which are always original."""
+def _keep_words(head: Head, is_text: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a head's losses and labels (M,) without special tokens, which are always original."""
     if head.per == "token":
         head = head.take(is_text.to(head.index.device)[head.index].nonzero().squeeze(1))
-    return _Batch(float(head.each.double().sum()), head.targets.cpu().long())
+    return head.each.double().cpu(), head.targets.cpu().long()
 
 
-def _compare_with_entropy(batches: list[_Batch]) -> tuple[float, float, float]:
+def _compare_with_entropy(batches: list[tuple[Tensor, Tensor]]) -> tuple[float, float, float]:
     """Return the mean loss, the standard error of its excess over the entropy, and the entropy.
 
-    The loss of each batch is compared with that of the labels' frequencies on the same batch.
+    The losses of each batch are compared with those of the labels' frequencies on the same batch.
     """
-    labels = torch.cat([batch.labels for batch in batches])
+    labels = torch.cat([labels for _, labels in batches])
     frequency = torch.bincount(labels).double() / len(labels)
     surprise = -frequency.log()
     count = len(labels) / len(batches)
-    excess = [(b.total - float(surprise[b.labels].sum())) / count for b in batches]
+    excess = [float((losses - surprise[own]).sum()) / count for losses, own in batches]
     floor = float(surprise[labels].mean())
-    mean = sum(batch.total for batch in batches) / len(labels)
+    mean = float(torch.cat([losses for losses, _ in batches]).mean())
     return mean, float(np.std(excess, ddof=1)) / math.sqrt(len(excess)), floor

@@ -45,8 +45,7 @@ def reopen(bench: Bench) -> Verdict:
     backend = run.resolved.recipe.attention.backend
     model = build.build_model(part, run.data.vocab_size, backend)
     model = model.to(subject.device).eval()
-    sources = enumerate(subject.sources(9))
-    batch = subject.pack([subject.example(s, subject.rng(10, i)) for i, s in sources])
+    batch = subject.pack(subject.make_examples(subject.draw_sources(9), 10))
     before, after = (_compute_logits(subject, m, batch) for m in (subject.model, model))
     if not torch.equal(before, after):
         return False, f"logits differ by {float((before - after).abs().max()):.1g}"

@@ -62,7 +62,7 @@ class Source:
         """The number of tokens of the piece."""
         return self.piece.size if isinstance(self.piece, Item) else len(self.piece)
 
-    def replaced(self, ids: np.ndarray) -> "Source":
+    def replace_ids(self, ids: np.ndarray) -> "Source":
         """Return the source with new `ids` of its texts, and the same marks."""
         cuts = np.cumsum([len(text) for text in self.texts])[:-1]
         if isinstance(self.piece, Item):
@@ -80,7 +80,7 @@ class Subject:
     """The subject of the proofs: a small model without dropout, the objective, real examples."""
 
     model: nn.Module
-    fresh: Callable[[], nn.Module]  # the same model, initialized again
+    build_fresh: Callable[[], nn.Module]  # the same model, initialized again
     objective: Objective
     tokenizer: Any
     examples: Examples
@@ -96,48 +96,52 @@ class Subject:
         """The objectives of a list, or the single one."""
         return self.objective.objectives or (self.objective,)
 
-    def offering(self, name: str) -> list[Objective]:
+    def list_objectives_with(self, name: str) -> list[Objective]:
         """Return the objectives with a method `name` of their own, in order."""
         return [each for each in self.objectives if defines(each, Objective, name)]
 
-    def rng(self, *key: int) -> np.random.Generator:
+    def make_rng(self, *key: int) -> np.random.Generator:
         """Return a random generator that depends only on the seed and `key`."""
         return np.random.default_rng([self.seed, *key])
 
-    def example(self, source: Source, rng: np.random.Generator) -> Example:
+    def make_example(self, source: Source, rng: np.random.Generator) -> Example:
         """Return the objective's example from a source, as in the loader."""
         negatives = [source.negatives] if self.objective.negatives else []
         return self.objective.example(source.piece, rng, *negatives)
+
+    def make_examples(self, sources: Sequence[Source], key: int) -> list[Example]:
+        """Return the examples; calls with the same `key` draw the same random numbers."""
+        return [self.make_example(s, self.make_rng(key, i)) for i, s in enumerate(sources)]
 
     def pack(self, examples: Sequence[Example]) -> Batch:
         """Return the pack of these examples."""
         return pack_examples(self.objective, examples)
 
-    def sources(self, tokens: int, longest: int | None = None) -> list[Source]:
+    def draw_sources(self, tokens: int, longest: int | None = None) -> list[Source]:
         """Return at least 3 random pieces of real text, about `tokens` tokens in all."""
         sources: list[Source] = []
         total = 0
-        numbers = np.arange(len(self.examples)) if longest is None else self._to_cut
-        for number in self.rng(1).permutation(numbers).tolist():
-            source = self._source(number, longest)
+        numbers = np.arange(len(self.examples)) if longest is None else self._cuttable
+        for number in self.make_rng(1).permutation(numbers).tolist():
+            source = self._draw_source(number, longest)
             sources.append(source)
             total += int(self.objective.length(np.array([source.size]))[0])
             if len(sources) >= 3 and total >= tokens:
                 break
         return sources
 
-    def _source(self, number: int, longest: int | None) -> Source:
+    def _draw_source(self, number: int, longest: int | None) -> Source:
         examples = self.examples
         negatives: list[int] = []
         if examples.negatives is not None:
             negatives = examples.negatives.draw(
-                number, self.objective.negatives, self.rng(11, number)
+                number, self.objective.negatives, self.make_rng(11, number)
             )
         piece, *others = (_shorten(examples.source(n), longest) for n in (number, *negatives))
         return Source(piece, others)
 
     @cached_property
-    def _to_cut(self) -> np.ndarray:
+    def _cuttable(self) -> np.ndarray:
         """The numbers of examples that are cut to a few tokens.
 
         A row of one text is whole, as its targets may be at its end: the shortest ones are taken.
@@ -152,7 +156,7 @@ class Subject:
         """Whether ids (V,) are text, not special tokens."""
         return _is_text(self.tokenizer)
 
-    def text_in(self, ids: np.ndarray) -> np.ndarray:
+    def find_text(self, ids: np.ndarray) -> np.ndarray:
         """Return whether each of `ids` is text; ids outside the vocabulary are not."""
         in_text = (ids >= 0) & (ids < len(self.is_text))
         in_text[in_text] = self.is_text[ids[in_text]]
@@ -161,68 +165,64 @@ class Subject:
     @cached_property
     def words(self) -> np.ndarray:
         """Up to `ALPHABET` ids of text, sorted; of the targets, where sources have others."""
-        return self._chosen(self.is_text)
+        return self._choose_ids(self.is_text)
 
-    def words_of(self, text: int) -> np.ndarray:
+    def choose_words(self, text: int) -> np.ndarray:
         """Return up to `ALPHABET` ids of text, sorted, for a text of a source, by its number."""
         if text not in self.alphabets:
             objective: Any = self.objective
             rows = isinstance(objective, Task)
             tokenizer = objective.tokenizer_of(text) if rows else self.tokenizer
             same = tokenizer is self.tokenizer
-            self.alphabets[text] = self.words if same else self._chosen(_is_text(tokenizer))
+            self.alphabets[text] = self.words if same else self._choose_ids(_is_text(tokenizer))
         return self.alphabets[text]
 
-    def _chosen(self, is_text: np.ndarray) -> np.ndarray:
+    def _choose_ids(self, is_text: np.ndarray) -> np.ndarray:
         known = np.flatnonzero(is_text)
-        return np.sort(self.rng(2).choice(known, min(ALPHABET, len(known)), replace=False))
+        return np.sort(self.make_rng(2).choice(known, min(ALPHABET, len(known)), replace=False))
 
-    def changed(self, source: Source, where: slice | int = slice(None)) -> Source:
+    def change_words(self, source: Source, where: slice | int = slice(None)) -> Source:
         """Return a source with another word at each position `where` of `source.ids`."""
         chosen = np.zeros(len(source.ids), np.bool_)
         chosen[where] = True
         texts, start = [], 0
         for number, text in enumerate(source.texts):
-            here, words = chosen[start : start + len(text)], self.words_of(number)
+            here, words = chosen[start : start + len(text)], self.choose_words(number)
             index = np.searchsorted(words, text)
             texts.append(np.where(here, words[(index + 1) % len(words)], text).astype(text.dtype))
             start += len(text)
-        return source.replaced(np.concatenate(texts))
+        return source.replace_ids(np.concatenate(texts))
 
-    def noise_size(self, size: int) -> int:
+    def choose_noise_size(self, size: int) -> int:
         """Return the size of a random piece: `size`, but at most that of the longest real piece.
 
         Where pieces are cut at sentences, so is this one.
         """
         spans = self.examples.spans
         size = min(size, int((spans.stop - spans.start).max()))
-        return size // SENTENCE * SENTENCE if self._cuts_sentences else size
+        return size // SENTENCE * SENTENCE if self.objective.cut_mark else size
 
-    @property
-    def _cuts_sentences(self) -> bool:
-        return bool(self.objective.cut_mark)
-
-    def noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
+    def draw_noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
         """Return a piece and negatives of `size` random words each, or a row with random words.
 
         Args:
             words: of the piece and of the negatives; default: `self.words` for both.
         """
         if isinstance(self.objective, Task):
-            return self._noise_row(size, rng)
+            return self._draw_noise_row(size, rng)
         alphabets = words or (self.words, self.words)
         piece, *negatives = (
-            self._marked(rng.choice(alphabets[min(number, 1)], size))
+            self._add_marks(rng.choice(alphabets[min(number, 1)], size))
             for number in range(1 + self.objective.negatives)
         )
         return Source(piece, negatives)
 
-    def _noise_row(self, size: int, rng: np.random.Generator) -> Source:
-        row = _shorten(self.examples.source(int(rng.choice(self._to_cut))), size)
-        parts = [rng.choice(self.words_of(n), len(part)) for n, part in enumerate(row.parts)]
+    def _draw_noise_row(self, size: int, rng: np.random.Generator) -> Source:
+        row = _shorten(self.examples.source(int(rng.choice(self._cuttable))), size)
+        parts = [rng.choice(self.choose_words(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
 
-    def _marked(self, ids: np.ndarray) -> Any:
+    def _add_marks(self, ids: np.ndarray) -> Any:
         """Return random ids with artificial marks if the objective has `marks`."""
         if not self.objective.marks:
             return ids
@@ -233,11 +233,11 @@ class Subject:
         marks[len(ids) // 2 :] |= bit("second_side")
         return Marked(ids, marks)
 
-    def noises(self, count: int, size: int, *key: int) -> Iterator[Example]:
+    def draw_noise_examples(self, count: int, size: int, *key: int) -> Iterator[Example]:
         """Yield examples of random words."""
-        rng = self.rng(*key)
+        rng = self.make_rng(*key)
         for _ in range(count):
-            yield self.example(self.noise(self.noise_size(size), rng), rng)
+            yield self.make_example(self.draw_noise(self.choose_noise_size(size), rng), rng)
 
 
 def _is_text(tokenizer: Tokenizer) -> np.ndarray:
@@ -264,20 +264,6 @@ def _shorten(text: Any, longest: int | None) -> Any:
     first = max(0, min(int(second[0]) - longest // 2, len(text) - longest)) if len(second) else 0
     part = slice(first, first + longest)
     return Marked(text.ids[part], text.marks[part])
-
-
-class Once(Log):
-    """Prints a warning on the `outer` log only the first time: the proofs prepare many runs."""
-
-    def __init__(self, outer: Log, said: set[str], verbosity: int):
-        super().__init__(verbosity)
-        self.outer, self.said = outer, said
-
-    def warn(self, text: str) -> None:
-        """Print a warning that was not printed yet."""
-        if text not in self.said:
-            self.said.add(text)
-            self.outer.warn(text)
 
 
 @dataclass

@@ -8,7 +8,7 @@ import torch
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mixture
-from nlpkit.selftest.heads import look
+from nlpkit.selftest.heads import look_at
 from nlpkit.selftest.leaks import Verdict, find_shown
 from nlpkit.selftest.subject import Example, Source, Subject
 
@@ -20,10 +20,10 @@ def check_unmasking(subject: Subject) -> Verdict:
 
     A label is put back at its own position (masked models) or at the next one (causal models).
     """
-    sources = subject.sources(4000)
+    sources = subject.draw_sources(4000)
     hidden = 0
     for number, source in enumerate(sources):
-        example = subject.example(source, subject.rng(6, number))
+        example = subject.make_example(source, subject.make_rng(6, number))
         hidden += int((example.get("labels", np.empty(0)) != IGNORE).sum())
         if not any(_holds(subject, original, source) for original in unmask(subject, example)):
             negatives = " or a negative" if source.negatives else ""
@@ -35,11 +35,11 @@ def check_unmasking(subject: Subject) -> Verdict:
 def _hint(subject: Subject) -> str:
     """Return a hint at missing optional methods of the objective."""
     missing = []
-    if not subject.offering("unmask"):
+    if not subject.list_objectives_with("unmask"):
         missing.append(
             "`unmask(example)`, which returns the example with the hidden tokens in `input_ids`"
         )
-    if not subject.offering("restore"):
+    if not subject.list_objectives_with("restore"):
         missing.append("`restore(example)`, which returns the texts of the unmasked example")
     if not missing:
         return ""
@@ -50,10 +50,10 @@ def _hint(subject: Subject) -> str:
 
 def unmask(subject: Subject, example: Example) -> list[Example]:
     """Return the example with its hidden tokens in `input_ids`; by default one for each shift."""
-    offering = subject.offering("unmask")
-    for objective in reversed(offering):  # the last change is undone first
+    capable = subject.list_objectives_with("unmask")
+    for objective in reversed(capable):  # the last change is undone first
         example = objective.unmask(example)
-    if offering:
+    if capable:
         return [example]
     filled = [_fill(example, shift) for shift in (0, 1)]
     unlearned = subject.objective.unlearned_id
@@ -76,10 +76,10 @@ def _fill(example: Example, shift: int) -> np.ndarray:
 def _holds(subject: Subject, example: Example, source: Source) -> bool:
     """Return whether an unmasked example contains its piece, or parts of it and its negatives."""
     piece, *negatives = source.texts
-    offering = subject.offering("restore")
-    if not offering and _contains(example["input_ids"], piece):
+    capable = subject.list_objectives_with("restore")
+    if not capable and _contains(example["input_ids"], piece):
         return True
-    texts = offering[0].restore(example) if offering else _split_texts(subject, example)
+    texts = capable[0].restore(example) if capable else _split_texts(subject, example)
     if np.array_equal(np.concatenate([*texts, piece[:0]]), piece):
         return True
     if not negatives or not len(texts):
@@ -90,7 +90,7 @@ def _holds(subject: Subject, example: Example, source: Source) -> bool:
 
 def _split_texts(subject: Subject, example: Example) -> list[np.ndarray]:
     ids = example["input_ids"]
-    inside = subject.text_in(ids)
+    inside = subject.find_text(ids)
     if subject.tokenizer.unk_id is not None:  # unknown tokens count as text here
         inside |= ids == subject.tokenizer.unk_id
     bounds = np.flatnonzero(np.diff(np.concatenate([[0], inside, [0]])))
@@ -111,13 +111,12 @@ def count_shown(subject: Subject) -> Verdict:
     example may be drawn together, for example as a span.
     """
     shown, targets, special, visible = [], [], 0, 0
-    for example in subject.noises(COUNT, SIZE, 12):
-        with torch.no_grad():
-            seen = look(subject, subject.model, subject.pack([example]))
+    for example in subject.draw_noise_examples(COUNT, SIZE, 12):
+        seen = look_at(subject, [example])
         is_shown = find_shown(subject, [example])
         rows = torch.cat([head.index for head in seen.words.values() if head.per == "token"])
         inputs = example["input_ids"][is_shown.cpu().numpy()]
-        special += int((~subject.text_in(inputs)).sum())
+        special += int((~subject.find_text(inputs)).sum())
         visible += len(inputs)
         shown.append(int(is_shown[rows].sum()))
         targets.append(len(rows))
@@ -137,19 +136,18 @@ def count_shown(subject: Subject) -> Verdict:
 
 def check_negatives(subject: Subject) -> Verdict:
     """Give pieces and negatives different words: some examples have both, a label tells which."""
-    words = subject.rng(13).permutation(np.flatnonzero(subject.is_text))
+    words = subject.make_rng(13).permutation(np.flatnonzero(subject.is_text))
     ours, theirs = np.array_split(words, 2)
-    rng = subject.rng(14)
-    size = subject.noise_size(SIZE)
+    rng = subject.make_rng(14)
+    size = subject.choose_noise_size(SIZE)
     by_label: dict[str, dict[bool, set[float]]] = {}
     mixed = 0
     for _ in range(COUNT):
-        example = subject.example(subject.noise(size, rng, ours, theirs), rng)
+        example = subject.make_example(subject.draw_noise(size, rng, ours, theirs), rng)
         # `unmask` or the labels undo random replacements, which may be any words.
         mixes = all(np.isin(m["input_ids"], theirs).any() for m in unmask(subject, example))
         mixed += mixes
-        with torch.no_grad():
-            seen = look(subject, subject.model, subject.pack([example]))
+        seen = look_at(subject, [example])
         for name, head in seen.labels.items():
             if head.per == "sequence" and len(head.targets) == 1:
                 values = by_label.setdefault(name, {True: set(), False: set()})
@@ -169,7 +167,9 @@ def check_negatives(subject: Subject) -> Verdict:
 
 def count_members(subject: Subject, mixed: mixture.Objective) -> Verdict:
     """Count the examples of each member: the shares must match the weights."""
-    made = [int(example[mixture.MEMBER][0]) for example in subject.noises(COUNT, SIZE, 17)]
+    made = [
+        int(example[mixture.MEMBER][0]) for example in subject.draw_noise_examples(COUNT, SIZE, 17)
+    ]
     shares = np.bincount(made, minlength=len(mixed.labels)) / COUNT
     errors = np.sqrt(mixed.shares * (1 - mixed.shares) / COUNT)
     figures = [
@@ -184,16 +184,15 @@ def count_members(subject: Subject, mixed: mixture.Objective) -> Verdict:
 
 def check_detection(subject: Subject) -> Verdict:
     """Compare labels with original tokens: a token is replaced if it differs from the original."""
-    if not subject.offering("unmask"):
+    if not subject.list_objectives_with("unmask"):
         return (
             False,
             "the objective detects replaced tokens, but has no `unmask` for the original ones",
         )
     tokens = replaced = wrong = 0
-    for example in subject.noises(COUNT, SIZE, 15):
+    for example in subject.draw_noise_examples(COUNT, SIZE, 15):
         (original,) = (made["input_ids"] for made in unmask(subject, example))
-        with torch.no_grad():
-            seen = look(subject, subject.model, subject.pack([example]))
+        seen = look_at(subject, [example])
         read = seen.read_in_loss
         if read is None:
             read = torch.from_numpy(example["input_ids"]).to(subject.device)

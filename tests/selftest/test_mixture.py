@@ -65,9 +65,9 @@ def test_selftest_of_members_drawn_by_other_weights_is_found(tmp_path: Path) -> 
         drawn, mixed.shares = mixed.shares, np.full(4, 0.25)
         made = mixed.example
         mixed.example = lambda *given: made(*given)
-        examples = list(bench.subject.noises(texts.COUNT, 20, 17))
+        examples = list(bench.subject.draw_noise_examples(texts.COUNT, 20, 17))
         mixed.shares = drawn
-        bench.subject.noises = lambda *_: iter(examples)
+        bench.subject.draw_noise_examples = lambda *_: iter(examples)
         passed, figure = texts.count_members(bench.subject, mixed)
     assert not passed, figure
     assert "left 2" in figure

@@ -428,7 +428,10 @@ def test_selftest_of_a_second_term_divided_by_the_firsts_count_is_found(
 def test_selftest_watches_every_head_with_its_rows(tmp_path: Path) -> None:
     with _provable.bench(tmp_path, "nsp", "mlm") as bench:
         subject = bench.subject
-        made = [subject.example(s, subject.rng(i)) for i, s in enumerate(subject.sources(90))]
+        made = [
+            subject.make_example(s, subject.make_rng(i))
+            for i, s in enumerate(subject.draw_sources(90))
+        ]
         batch = subject.pack(made)
         with torch.no_grad():
             seen = look(subject, subject.model, batch)
@@ -482,9 +485,9 @@ def test_selftest_gives_made_up_and_changed_sources_their_marks(tmp_path: Path) 
     with _provable.bench(tmp_path, "mlm") as bench:
         _provable.use(bench, Marking)
         subject = bench.subject
-        noise = subject.noise(10, subject.rng(0))
+        noise = subject.draw_noise(10, subject.make_rng(0))
         assert noise.piece.has("word_start").tolist() == [True, False] * 5
-        changed = subject.changed(noise, 3)
+        changed = subject.change_words(noise, 3)
         assert np.flatnonzero(changed.ids != noise.ids).tolist() == [3]
         assert np.array_equal(changed.piece.marks, noise.piece.marks)
         assert texts.count_shown(subject)[0]

@@ -146,14 +146,14 @@ def test_selftest_of_a_learned_leak_is_below_the_noise(
         monkeypatch.setattr(leaks, "NOISE_STEPS", 100)
         monkeypatch.setattr(leaks, "NOISE_LAST", 30)
     else:
-        right = bench.subject.fresh
+        right = bench.subject.build_fresh
 
         def fresh():
             model = right()
             model.backend = "reference"
             return model
 
-        monkeypatch.setattr(bench.subject, "fresh", fresh)
+        monkeypatch.setattr(bench.subject, "build_fresh", fresh)
         monkeypatch.setattr(causal, "mask", mask)
     passed, figure = leaks.find_noise_floor(bench.subject)
     assert not passed, figure
@@ -182,16 +182,16 @@ def test_selftest_of_a_target_that_sees_another_row_is_found(
 
 def test_selftest_changes_each_side_of_a_row_to_words_of_its_own_vocabulary(whole: Bench) -> None:
     subject = whole.subject
-    row = subject.sources(1)[0]
+    row = subject.draw_sources(1)[0]
     source, target = row.piece.parts
-    changed = subject.changed(row)
+    changed = subject.change_words(row)
     ours, theirs = changed.piece.parts
     assert (changed.piece.label, changed.piece.size) == (row.piece.label, row.piece.size)
     assert (ours != source).all()
     assert (theirs != target).all()
     assert _is_text(of_sources(subject.tokenizer))[ours].all()
     assert subject.is_text[theirs].all()
-    last = subject.changed(row, len(source))  # the target's first
+    last = subject.change_words(row, len(source))  # the target's first
     assert np.array_equal(last.piece.parts[0], source)
     assert np.flatnonzero(last.piece.parts[1] != target).tolist() == [0]
 

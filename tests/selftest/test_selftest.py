@@ -59,7 +59,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 def shared(made_once: Bench) -> Iterator[Bench]:
     """The bench for what trains and saves nothing in it; all is put back that a test replaces."""
     subject = made_once.subject
-    right = {name: getattr(subject, name) for name in ("objective", "examples", "fresh")}
+    right = {name: getattr(subject, name) for name in ("objective", "examples", "build_fresh")}
     weights = {name: each.clone() for name, each in subject.model.state_dict().items()}
     yield made_once
     for name, value in right.items():
@@ -199,14 +199,14 @@ def test_selftest_of_a_model_that_gives_nan_proves_nothing(
     assert not leaks.find_leaks(shared.subject)[0]
     assert not leaks.find_neighbour_leaks(shared.subject)[0]
     assert not batching.compare_packed(shared.subject)[0]
-    right = shared.subject.fresh
+    right = shared.subject.build_fresh
 
     def fresh():
         model = right()
         model.load_state_dict(shared.subject.model.state_dict())
         return model
 
-    shared.subject.fresh = fresh
+    shared.subject.build_fresh = fresh
     monkeypatch.setattr(leaks, "NOISE_STEPS", 3)  # no more of them end the NaN
     monkeypatch.setattr(leaks, "NOISE_LAST", 2)
     assert not leaks.find_noise_floor(shared.subject)[0]
@@ -265,7 +265,9 @@ def test_selftest_of_an_example_without_its_text_is_found(shared: Bench, broken)
 
 def test_unmasking_puts_back_a_last_target_that_is_not_learned() -> None:
     # The piece 5 3 6 3, where 3 is <unk>: the last one is no input, and has no label.
-    subject = SimpleNamespace(objective=SimpleNamespace(unlearned_id=3), offering=lambda name: [])
+    subject = SimpleNamespace(
+        objective=SimpleNamespace(unlearned_id=3), list_objectives_with=lambda name: []
+    )
     example = {"input_ids": np.array([5, 3, 6]), "labels": np.array([IGNORE, 6, IGNORE])}
     found = [each["input_ids"].tolist() for each in texts.unmask(subject, example)]
     assert [5, 3, 6, 3] in found
@@ -329,8 +331,8 @@ def test_selftest_of_a_loss_of_each_batch_apart_is_found(bench: Bench, broken, f
 def test_selftest_of_few_examples_counts_each_once(
     shared: Bench, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    few = shared.subject.sources(2000)[:number]
-    monkeypatch.setattr(shared.subject, "sources", lambda count: few)
+    few = shared.subject.draw_sources(2000)[:number]
+    monkeypatch.setattr(shared.subject, "draw_sources", lambda count: few)
     passed, figure = batching.compare_gradients(shared)
     assert passed, figure
 
