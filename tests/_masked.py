@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from nlpkit import registry
-from nlpkit.contracts.batch import Marked, bit
-from nlpkit.data.marks import mark_tokens
+from nlpkit.contracts.batch import FlaggedIds, bit
+from nlpkit.data.token_flags import flag_tokens
 from nlpkit.tokenizers.wordpiece import Config, Tokenizer
 from tests.parts import encoder
 
@@ -21,7 +21,7 @@ SENTENCES = (
     "北京大学的学生在图书馆里读书。",
 )
 MODEL = encoder.Config(hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8)
-MARKS = ("sentence_start", "word_start", "second_side")
+TOKEN_FLAGS = ("sentence_start", "word_start", "second_side")
 
 
 @cache
@@ -38,15 +38,15 @@ def bound(name: str, model: object = MODEL, **settings: object):
     return module.Objective(module.Config(**settings), tokenizer(), model)
 
 
-def marked(text: str, is_second: bool = False) -> Marked:
-    """Return the ids and all marks of a text."""
+def flagged(text: str, is_second: bool = False) -> FlaggedIds:
+    """Return the ids and all flags of a text."""
     ((ids, offsets),) = tokenizer().encode_with_offsets([text])
-    return Marked(np.array(ids), mark_tokens(text, offsets, MARKS, is_second))
+    return FlaggedIds(np.array(ids), flag_tokens(text, offsets, TOKEN_FLAGS, is_second))
 
 
-def document(sentences: int, rng: np.random.Generator) -> Marked:
+def document(sentences: int, rng: np.random.Generator) -> FlaggedIds:
     """Return a document of random sentences."""
-    return marked(" ".join(rng.choice(SENTENCES, sentences)))
+    return flagged(" ".join(rng.choice(SENTENCES, sentences)))
 
 
 def plain(size: int, rng: np.random.Generator) -> np.ndarray:
@@ -67,6 +67,6 @@ def bound_of(share: float, count: int, deviations: float = 5.0) -> float:
     return deviations * math.sqrt(share * (1 - share) / count)
 
 
-def mark(name: str) -> int:
-    """Return the bit of a mark."""
+def flag(name: str) -> int:
+    """Return the bit of a flag."""
     return bit(name)

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 IGNORE = -100  # the label of a position that is not predicted, as in torch and transformers
 
-# In an example: the marks (T,) of its tokens, for the objectives that follow in a list.
-MARKS = "marks"
+# In an example: the flags (T,) of its tokens, for the objectives that follow in a list.
+TOKEN_FLAGS = "token_flags"
 LENGTHS = "lengths"  # in an example of several sequences: the tokens of each
 SOURCE_LENGTHS = "source_lengths"  # in a batch with source sequences: the tokens of each
 
 # The first token of each sentence, of each word, and every token of the second text of a pair
-# (format `parallel`). The place is the bit in a mark: only add behind.
-MARK_NAMES = ("sentence_start", "word_start", "second_side")
+# (format `parallel`). The place is the bit in the byte of a token: only add behind.
+FLAG_NAMES = ("sentence_start", "word_start", "second_side")
 
 
 @dataclass(frozen=True)
@@ -63,26 +63,26 @@ class Spans:
 
 
 @dataclass(frozen=True)
-class Marked:
-    """A piece's ids with their marks: what the example of an objective with `marks` is made of."""
+class FlaggedIds:
+    """A piece's ids with their flags: for the examples of an objective with `token_flags`."""
 
     ids: np.ndarray  # (T,)
-    marks: np.ndarray  # (T,) uint8; 0 for tokens that frame a document
+    token_flags: np.ndarray  # (T,) uint8, see `FLAG_NAMES`; 0 for tokens that frame a document
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def has(self, name: str) -> np.ndarray:
-        """Return which tokens have the mark `name`, (T,) bool."""
-        return (self.marks & bit(name)) != 0
+        """Return which tokens have the flag `name`, (T,) bool."""
+        return (self.token_flags & bit(name)) != 0
 
 
 def bit(name: str) -> int:
-    """Return the bit of a mark; raise `UsageError` if there is none of that name."""
-    if name not in MARK_NAMES:
-        known = ", ".join(MARK_NAMES)
-        raise UsageError(f"no mark {name!r}{suggest(name, MARK_NAMES)}; known: {known}")
-    return 1 << MARK_NAMES.index(name)
+    """Return the bit of a token flag; raise `UsageError` if there is none of that name."""
+    if name not in FLAG_NAMES:
+        known = ", ".join(FLAG_NAMES)
+        raise UsageError(f"no token flag {name!r}{suggest(name, FLAG_NAMES)}; known: {known}")
+    return 1 << FLAG_NAMES.index(name)
 
 
 @dataclass

@@ -93,9 +93,9 @@ class Objective(ABC):
     beside_others: str = ""  # in a mixture: what to do about inputs that others do not have
     # The number of additional pieces of an example, drawn from other documents.
     negatives: int = 0
-    # The marks that it needs (`MARK_NAMES` in `contracts/batch.py`); its ids are then `Marked`.
-    marks: tuple[str, ...] = ()
-    cut_mark: str = ""  # the mark at which pieces begin; see `spans_at`
+    # What it needs to know of tokens (`FLAG_NAMES` in `contracts/batch.py`); ids are `FlaggedIds`.
+    token_flags: tuple[str, ...] = ()
+    cut_at: str = ""  # the flag at which pieces begin; see `spans_cut_at`
     max_shrink: int = 0  # tokens that an example may have fewer than `length` says
     unlearned_id: int | None = None  # a token of the documents that is never a target
     # What `transformers` is told of the special tokens around its texts; None: nothing. Of a text
@@ -128,9 +128,12 @@ class Objective(ABC):
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
 
-    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
-        """Return the spans where `cut_mark` is at `starts` in all documents as one."""
-        raise NotImplementedError  # asked only where there is a `cut_mark`
+    def spans_cut_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+        """Return the spans that begin at `starts`, the tokens with the flag `cut_at`.
+
+        `starts` counts the tokens of all documents as one.
+        ."""
+        raise NotImplementedError  # asked only where there is a `cut_at`
 
     @abstractmethod
     def length(self, pieces: np.ndarray) -> np.ndarray:
@@ -138,7 +141,7 @@ class Objective(ABC):
 
     # `(ids, rng)`: one example (name -> array) made of a piece's ids; all randomness comes from
     # `rng`. With `negatives`, a third argument of this name is the list of the other pieces' ids;
-    # with `marks`, ids are `Marked`. A task's is `(item, rng)`.
+    # with `token_flags`, ids are `FlaggedIds`. A task's is `(item, rng)`.
     example: ClassVar[Callable[..., dict[str, np.ndarray]]]
 
     def transform(

@@ -2,7 +2,7 @@
 
 tokens.bin   the ids of all documents, one after another, uint16 or uint32
 offsets.npy  (D + 1,) int64: document i is tokens[offsets[i]:offsets[i + 1]]
-marks.bin    where the objective asks for marks: a byte beside each token, uint8
+marks.bin    where the objective has `token_flags`: a byte beside each token, uint8; the name is old
 meta.json    counts, and hashes of the others
 """
 
@@ -31,7 +31,7 @@ class TokenStore:
         self.tokens: int = meta["tokens"]
         self._offsets = np.load(path / "offsets.npy", mmap_mode="r")
         self._ids = self._map("tokens.bin", meta["dtype"])
-        self._marks = self._map("marks.bin", "u1") if meta.get("marks") else None
+        self._flags = self._map("marks.bin", "u1") if meta.get("marks") else None
         self.counts = Counts()
         for name, (_, kept) in zip(names, meta["files"], strict=True):
             bad = [Bad(name, line, what) for _, line, what in kept["first_bad"]]
@@ -56,13 +56,13 @@ class TokenStore:
         """Return the ids of a document, (T,), a read-only view of the file."""
         return np.asarray(self._ids)[self._offsets[index] : self._offsets[index + 1]]
 
-    def document_marks(self, index: int) -> np.ndarray:
-        """Return the marks of a document's tokens, (T,) uint8, of a store that has marks."""
-        return np.asarray(self._marks)[self._offsets[index] : self._offsets[index + 1]]
+    def document_flags(self, index: int) -> np.ndarray:
+        """Return the flags of a document's tokens, (T,) uint8, of a store that has flags."""
+        return np.asarray(self._flags)[self._offsets[index] : self._offsets[index + 1]]
 
-    def places(self, name: str) -> np.ndarray:
-        """Return the numbers of the tokens that have the mark `name`; reads all marks."""
-        return np.flatnonzero(np.asarray(self._marks) & bit(name))
+    def flagged_tokens(self, name: str) -> np.ndarray:
+        """Return the numbers of the tokens that have the flag `name`; reads all flags."""
+        return np.flatnonzero(np.asarray(self._flags) & bit(name))
 
     def histogram(self) -> np.ndarray:
         """Return how often each id occurs, (largest id + 1,) int64; reads every token."""
@@ -103,16 +103,17 @@ class Corpus:
         store, number = self._find(index)
         return store.document(number)
 
-    def marks(self, index: int) -> np.ndarray:
-        """Return the marks of a document's tokens, (T,) uint8."""
+    def flags(self, index: int) -> np.ndarray:
+        """Return the flags of a document's tokens, (T,) uint8."""
         store, number = self._find(index)
-        return store.document_marks(number)
+        return store.document_flags(number)
 
-    def places(self, name: str) -> np.ndarray:
-        """Return where tokens with the mark `name` are in all documents as one; reads all marks."""
+    def flagged_tokens(self, name: str) -> np.ndarray:
+        """Return where tokens with the flag `name` are in all documents as one; reads all flags."""
         before = np.cumsum([0, *(store.tokens for store in self.stores)])
         found = [
-            store.places(name) + start for store, start in zip(self.stores, before, strict=False)
+            store.flagged_tokens(name) + start
+            for store, start in zip(self.stores, before, strict=False)
         ]
         return np.concatenate(found)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from nlpkit.contracts.batch import Batch, Marked
+from nlpkit.contracts.batch import Batch, FlaggedIds
 from nlpkit.contracts.check import defines
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
@@ -80,8 +80,10 @@ class Examples:
         self, corpus: Corpus | TaskDataset, objective: Objective, seed: int, split: int = TRAIN
     ):
         self.corpus, self.objective, self.seed, self.split = corpus, objective, seed, split
-        if objective.cut_mark and isinstance(corpus, Corpus):
-            self.spans = objective.spans_at(corpus.lengths, corpus.places(objective.cut_mark))
+        if objective.cut_at and isinstance(corpus, Corpus):
+            self.spans = objective.spans_cut_at(
+                corpus.lengths, corpus.flagged_tokens(objective.cut_at)
+            )
         else:
             self.spans = objective.spans(corpus.lengths)
         self.sizes = objective.length(self.spans.stop - self.spans.start)  # (I,) tokens
@@ -133,14 +135,14 @@ class Examples:
         drawn = self.negatives.draw(piece, self.objective.negatives, rng)
         return self.objective.example(source, rng, [self.source(other) for other in drawn])
 
-    def source(self, piece: int) -> np.ndarray | Item | Marked:
-        """Return what an example is made of: a piece's ids, `Marked` where the objective asks."""
-        if not self.objective.marks:
+    def source(self, piece: int) -> np.ndarray | Item | FlaggedIds:
+        """Return what an example is made of: a piece's ids, with flags if the objective has any."""
+        if not self.objective.token_flags:
             return self.ids(piece)
         pieces = self.spans
         frame = [0] * len(pieces.before), [0] * len(pieces.after)
-        marks = frame_documents(cast(Corpus, self.corpus).marks, *self._span(piece), *frame)
-        return Marked(cast(np.ndarray, self.ids(piece)), marks)
+        flags = frame_documents(cast(Corpus, self.corpus).flags, *self._span(piece), *frame)
+        return FlaggedIds(cast(np.ndarray, self.ids(piece)), flags)
 
     def ids(self, piece: int) -> np.ndarray | Item:
         """Return the tokens (T,) of a piece, with those of the frame that are in its span.

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit.contracts.batch import LENGTHS, MARKS, SOURCE_LENGTHS, Batch, Field
+from nlpkit.contracts.batch import LENGTHS, SOURCE_LENGTHS, TOKEN_FLAGS, Batch, Field
 from nlpkit.contracts.objective import Objective
 from nlpkit.errors import UsageError
 
@@ -126,12 +126,12 @@ def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:
     """Return where windows of about `WINDOW_BINS` bins end; the last may be up to twice as long."""
     total = np.cumsum(sizes)
     windows = max(1, int(total[-1] // (WINDOW_BINS * budget))) if len(sizes) else 0
-    marks = np.arange(1, windows) * (WINDOW_BINS * budget)
-    return [*np.searchsorted(total, marks).tolist(), len(sizes)] if windows else []
+    targets = np.arange(1, windows) * (WINDOW_BINS * budget)
+    return [*np.searchsorted(total, targets).tolist(), len(sizes)] if windows else []
 
 
 def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, Field]) -> Batch:
-    """Concatenate examples; the marks of their tokens are left out.
+    """Concatenate examples; the flags of their tokens are left out.
 
     An example is one sequence, as long as its first field with a value a token, or several, whose
     lengths it holds itself (`LENGTHS`). Lengths of source sequences are added to the fields, as a
@@ -143,7 +143,7 @@ def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, F
     merged: dict[str, Any] = {
         name: np.concatenate([np.atleast_1d(example[name]) for example in examples])
         for name in examples[0]
-        if name != MARKS
+        if name != TOKEN_FLAGS
     }
     token_field = next(name for name, kind in fields.items() if kind.per == "token")
     several = merged.pop(LENGTHS, None)
@@ -186,7 +186,7 @@ def frame_documents(
 ) -> np.ndarray:
     """Return a span of documents that stand one after another, each framed by tokens, (T,).
 
-    `documents` gives what is kept of one: its ids or its marks. `start` and `stop` count from the
+    `documents` gives what is kept of one: its ids or its flags. `start` and `stop` count from the
     first token of the frame of `document`.
     """
     found: list[np.ndarray] = []

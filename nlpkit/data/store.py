@@ -31,8 +31,8 @@ from nlpkit.plural import all_of, number_of
 
 _WARN_SHARE = 0.01
 VERSION = 1  # part of every key: change it if the same text gives another store
-# Part of the key of a store with marks: change it when the same text would get other ones.
-MARKS_VERSION = 1
+# Part of the key of a store with flags: change it when the same text would get other ones.
+FLAGS_VERSION = 1
 
 
 def build_corpus(
@@ -74,7 +74,7 @@ def build(
     """Return the store of these files, in order: from the cache, or tokenised now.
 
     Unknown tokens that are left out are counted. `part` takes the share that
-    `config.valid_fraction` leaves for training or holds out. Raise `UsageError` if marks are wanted
+    `config.valid_fraction` leaves for training or holds out. Raise `UsageError` if flags are wanted
     and the tokenizer cannot place its tokens. Raise `DataError` at the first
     malformed row in file order (`file:line: what`), or if there is no document; `FileError` when a
     file or the cache cannot be read or written. A damaged store is built again, which is noted.
@@ -83,11 +83,11 @@ def build(
     callbacks = callbacks or Callbacks()
     for file in files:
         check_format(file, config)
-    encoding = replace(encoding, marks=tuple(sorted({*encoding.marks}, key=bit)))
-    if encoding.marks and not isinstance(encoding.tokenizer, Aligned):
+    encoding = replace(encoding, token_flags=tuple(sorted({*encoding.token_flags}, key=bit)))
+    if encoding.token_flags and not isinstance(encoding.tokenizer, Aligned):
         raise UsageError(
-            f"objective: it needs marks ({', '.join(encoding.marks)}), and this kind of tokenizer "
-            "does not say which characters its tokens stand for; use another kind"
+            f"objective: it needs token flags ({', '.join(encoding.token_flags)}), and this kind "
+            "of tokenizer does not say which characters its tokens stand for; use another kind"
         )
     job = Job(config, part, encoding)
     before = [cache.signature(file) for file in files]
@@ -159,7 +159,7 @@ def _write_meta(
             [file.name, asdict(counts)] for file, counts in zip(files, file_counts, strict=True)
         ],
         "sha256": {each.name: file_sha256(each) for each in sorted(folder.iterdir())},
-    } | ({"marks": job.encoding.marks} if job.encoding.marks else {})
+    } | ({"marks": job.encoding.token_flags} if job.encoding.token_flags else {})
     meta["meta_sha256"] = _hash_meta(meta)
     with cache.write_errors(folder):
         (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
@@ -185,12 +185,12 @@ def _explain_empty(config: Config, part: Part, counts: Counts) -> str:
 
 def _key(files: Sequence[TextFile], job: Job, callbacks: Callbacks) -> str:
     config, encoding = job.config, job.encoding
-    marks = {"marks": [MARKS_VERSION, *encoding.marks]} if encoding.marks else {}
+    flags = {"marks": [FLAGS_VERSION, *encoding.token_flags]} if encoding.token_flags else {}
     content = [
         [cache.content_hash(file, callbacks.should_stop), describe_reading(file, config)]
         for file in files
     ]
-    key = marks | {
+    key = flags | {
         "version": VERSION,
         "files": content,
         "gzip": [file.gzip for file in files],

@@ -36,11 +36,11 @@ _BATCH_DOCUMENTS = 1 << 12
 
 @dataclass(frozen=True)
 class Encoding:
-    """How documents become tokens: by which tokenizer, without unknown ones, with which marks."""
+    """How documents become tokens: by which tokenizer, without unknown ones, with which flags."""
 
     tokenizer: Tokenizer  # workers get a pickled copy
     drop_unknown: bool = False
-    marks: tuple[str, ...] = ()  # in the order of their bits
+    token_flags: tuple[str, ...] = ()  # in the order of their bits
 
     @property
     def dtype(self) -> np.dtype:
@@ -66,7 +66,7 @@ class Job:
     encoding: Encoding
 
     def run(self, piece: Piece, should_stop: Callable[[], None]) -> tuple[Counts, RowError | None]:
-        """Write tokens, lengths of documents and marks; return the row at which that stopped."""
+        """Write tokens, lengths of documents and flags; return the row at which that stopped."""
         counts = Counts()
         documents = read(piece.file, self.config, counts, part=self.part)
         with write_errors(piece.out), ExitStack() as stack:
@@ -82,13 +82,13 @@ class Job:
         return counts, None
 
 
-_KINDS = ("tokens", "lengths", "marks")
+_KINDS = ("tokens", "lengths", "flags")
 
 
 def tokenize(
     files: Sequence[TextFile], job: Job, folder: Path, workdir: Path, callbacks: Callbacks
 ) -> list[Counts]:
-    """Write `tokens.bin`, `offsets.npy` and, where marks are wanted, `marks.bin` into `folder`.
+    """Write `tokens.bin`, `offsets.npy` and, where flags are wanted, `marks.bin` into `folder`.
 
     Pieces of them go into `workdir`. Return the counts of each file.
 
@@ -120,7 +120,7 @@ def tokenize(
     with write_errors(folder):
         lengths = np.fromfile(workdir / "lengths", np.int64)
         np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(lengths)]))
-        if not job.encoding.marks:
+        if not job.encoding.token_flags:
             (folder / "marks.bin").unlink()
     return counts
 
@@ -205,23 +205,23 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 def encode(
     documents: Sequence[Document], encoding: Encoding, counts: Counts, by_line: bool = False
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the ids (N,) of all documents, the lengths (D,) of those with tokens, and marks.
+    """Return the ids (N,) of all documents, the lengths (D,) of those with tokens, and flags.
 
-    The marks are (N,) uint8, or nothing where none are wanted; unknown tokens and documents without
+    The flags are (N,) uint8, or nothing where none are wanted; unknown tokens and documents without
     any token are counted.
-    With the mark `second_side`, a pair of which one text has no tokens has none, either. With
+    With the flag `second_side`, a pair of which one text has no tokens has none, either. With
     `by_line` each line is a sentence.
     """
-    tokenizer, names = encoding.tokenizer, encoding.marks
+    tokenizer, names = encoding.tokenizer, encoding.token_flags
     texts = [text for document in documents for text in document.texts]
     owner = np.repeat(np.arange(len(documents)), [len(d.texts) for d in documents])
-    marks = np.empty(0, np.uint8)
+    flags = np.empty(0, np.uint8)
     if names:
-        from nlpkit.data.marks import encode_with_marks
+        from nlpkit.data.token_flags import encode_with_flags
 
         assert isinstance(tokenizer, Aligned)  # `store.build` has checked it
         is_second = np.diff(owner, prepend=-1) == 0
-        encoded, marks = encode_with_marks(texts, is_second, tokenizer, names, by_line)
+        encoded, flags = encode_with_flags(texts, is_second, tokenizer, names, by_line)
     else:
         encoded = tokenizer.encode_batch(texts)
     lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -243,4 +243,4 @@ def encode(
     sizes = np.bincount(owner[keep], minlength=len(documents))
     counts.tokenless += int((sizes == 0).sum())
     ids = ids[keep].astype(encoding.dtype)
-    return ids, sizes[sizes > 0].astype(np.int64), marks[keep] if names else marks
+    return ids, sizes[sizes > 0].astype(np.int64), flags[keep] if names else flags

@@ -75,7 +75,7 @@ class Evaluation:
             data = store.build_corpus(
                 source.inputs,
                 source.config,
-                store.Encoding(tokenizer, objective.drop_unknown, objective.marks),
+                store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags),
                 cache_dir=source.cache,
                 part=source.part,
                 callbacks=callbacks,

@@ -19,7 +19,7 @@ from nlpkit.contracts.abilities import Scoring
 from nlpkit.contracts.batch import Batch, bit
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Aligned
-from nlpkit.data.marks import mark_tokens
+from nlpkit.data.token_flags import flag_tokens
 from nlpkit.errors import DivergedError, UsageError
 from nlpkit.objectives.examples.text import forward, longest_sequence
 from nlpkit.runs.open_checkpoint import Opened
@@ -83,7 +83,7 @@ class Likelihood:
         result = []
         for text, (ids, offsets) in zip(texts, found, strict=True):
             tokens = np.asarray(ids, np.int64)
-            begins = (mark_tokens(text, offsets, ["word_start"], False) & bit("word_start")) != 0
+            begins = (flag_tokens(text, offsets, ["word_start"], False) & bit("word_start")) != 0
             words = np.cumsum(begins)
             is_known = tokens != (-1 if tokenizer.unk_id is None else tokenizer.unk_id)
             unknown = int((~is_known).sum())

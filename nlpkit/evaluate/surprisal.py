@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nlpkit.data.marks import is_chinese, word_starts
+from nlpkit.data.token_flags import is_chinese, word_starts
 from nlpkit.disk import whole_file
 from nlpkit.evaluate.pairs import Scores, Sentence
 from nlpkit.json_types import JsonObject

@@ -31,8 +31,8 @@ from nlpkit.contracts.batch import (
     LENGTHS,
     Batch,
     Field,
+    FlaggedIds,
     Loss,
-    Marked,
     Spans,
     Term,
 )
@@ -95,7 +95,7 @@ class Objective(TextObjective):
         unlearned = {member.unlearned_id for member in self.members}
         self.unlearned_id = unlearned.pop() if len(unlearned) == 1 else None
         self.needs = joined(member.needs for member in self.members)
-        self.marks = joined(member.marks for member in self.members)
+        self.token_flags = joined(member.token_flags for member in self.members)
         self.negatives = max(member.negatives for member in self.members)
         self.predicts_text = any(member.predicts_text for member in self.members)
         self.parts = tuple(
@@ -106,10 +106,10 @@ class Objective(TextObjective):
             MEMBER: Field(np.int64, per="sequence", names=self.labels),
             TOKENS: Field(np.int64, per="sequence"),
         }
-        if cut_marks := {member.cut_mark for member in self.members} - {""}:
-            self.cut_mark = cut_marks.pop()
-            if cut_marks:
-                raise ValueError("objective.of: members cut documents at different marks")
+        if cuts := {member.cut_at for member in self.members} - {""}:
+            self.cut_at = cuts.pop()
+            if cuts:
+                raise ValueError("objective.of: members cut documents at different token flags")
         self.token_field = next(n for n, kind in self.fields.items() if kind.per == "token")
         templates = (member.template for member in self.members)
         self.template = next((each for each in templates if each is not None), None)
@@ -136,12 +136,12 @@ class Objective(TextObjective):
     def spans(self, lengths: np.ndarray) -> Spans:
         return self._agree([member.spans(lengths) for member in self.members], self.labels)
 
-    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
-        """Return the spans of the members that cut at a mark; the others take the same pieces."""
+    def spans_cut_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+        """Return the spans of the members that have `cut_at`; the others take the same pieces."""
         labelled = [*zip(self.labels, self.members, strict=True)]
-        cutting = [label for label, member in labelled if member.cut_mark]
-        cutters = [member for member in self.members if member.cut_mark]
-        spans = self._agree([m.spans_at(lengths, starts) for m in cutters], cutting)
+        cutting = [label for label, member in labelled if member.cut_at]
+        cutters = [member for member in self.members if member.cut_at]
+        spans = self._agree([m.spans_cut_at(lengths, starts) for m in cutters], cutting)
         for label, member in labelled:
             limit = member.config.setting("max_length")
             longest = int(member.length(spans.stop - spans.start).max(initial=0))
@@ -183,8 +183,8 @@ class Objective(TextObjective):
         number = int(np.searchsorted(bounds, rng.random(), side="right"))
         member = self.members[number]
         texts = [ids, *negatives[: member.negatives]]
-        if not member.marks:
-            texts = [text.ids if isinstance(text, Marked) else text for text in texts]
+        if not member.token_flags:
+            texts = [text.ids if isinstance(text, FlaggedIds) else text for text in texts]
         example = member.example(texts[0], rng, *([texts[1:]] if member.negatives else []))
         sizes = example.get(LENGTHS, np.array([len(example[self.token_field])], np.int64))
         counts = {"token": int(sizes.sum()), "sequence": len(sizes)}

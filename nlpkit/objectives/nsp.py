@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Field, Marked, Spans
+from nlpkit.contracts.batch import Field, FlaggedIds, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.pairs import PairChoice, part, sentence_starts
@@ -43,7 +43,7 @@ class Objective(PairChoice):
         **PairChoice.fields,
         "next_sentence_label": Field(np.int64, per="sequence", names=("is_next", "not_next")),
     }
-    marks = ("sentence_start",)
+    token_flags = ("sentence_start",)
     negatives = 1
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
@@ -59,7 +59,7 @@ class Objective(PairChoice):
         return _window(pieces) + self.extra
 
     def example(
-        self, ids: Marked, rng: np.random.Generator, negatives: list[Marked]
+        self, ids: FlaggedIds, rng: np.random.Generator, negatives: list[FlaggedIds]
     ) -> dict[str, np.ndarray]:
         """Return a pair, and whether its second text is of another document."""
         negative = negatives[0]
@@ -79,7 +79,7 @@ def _window(sizes: np.ndarray) -> np.ndarray:
 
 
 def _cuts(
-    ids: Marked, begin: int, stop: int, negative: Marked, rng: np.random.Generator
+    ids: FlaggedIds, begin: int, stop: int, negative: FlaggedIds, rng: np.random.Generator
 ) -> tuple[int, int]:
     """Return where the second text begins: in [begin, stop) of the piece, and in the negative.
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Marked, Term
+from nlpkit.contracts.batch import IGNORE, Batch, Field, FlaggedIds, Loss, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.masking import Drawn, MaskConfig, TextMasking, draw_words
@@ -83,7 +83,7 @@ class Objective(TextMasking):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.marks = ("word_start",) if config.whole_words else ()
+        self.token_flags = ("word_start",) if config.whole_words else ()
 
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator
@@ -92,7 +92,7 @@ class Objective(TextMasking):
         draw = draw_words if self.config.whole_words else super().draw
         return draw(example, where, rng)
 
-    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
+    def framed(self, ids: np.ndarray | FlaggedIds) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]` for the generator, as for `mlm`."""
         example = super().framed(ids)
         return example | {"is_target": np.zeros(len(example["input_ids"]), np.bool_)}

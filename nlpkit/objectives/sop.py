@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.batch import Batch, Field, Marked, Spans
+from nlpkit.contracts.batch import Batch, Field, FlaggedIds, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import UsageError
@@ -52,8 +52,8 @@ class Objective(PairChoice):
         **PairChoice.fields,
         "sentence_order_label": Field(np.int64, per="sequence"),
     }
-    marks = ("sentence_start",)
-    cut_mark = "sentence_start"
+    token_flags = ("sentence_start",)
+    cut_at = "sentence_start"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
@@ -78,19 +78,19 @@ class Objective(PairChoice):
         return {HEAD: layer}
 
     def spans(self, lengths: np.ndarray) -> Spans:
-        raise UsageError("objective: sop cuts text at sentences, and needs the marks of them")
+        raise UsageError("objective: sop cuts text at sentences, and needs their token flags")
 
-    def spans_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
+    def spans_cut_at(self, lengths: np.ndarray, starts: np.ndarray) -> Spans:
         """Return pieces of whole sentences, which begin at `starts` in all documents as one."""
         size = self.config.max_length - self.extra
         return cut_sentences(lengths, starts, size, self.config.segments)
 
-    def example(self, ids: Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def example(self, ids: FlaggedIds, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the texts of a piece in a random order, and which one that is."""
         count = self.config.segments
         starts = sentence_starts(ids)
         inner = starts[starts > 0]
-        if len(inner) < count - 1:  # not a piece of `spans_at`
+        if len(inner) < count - 1:  # not a piece of `spans_cut_at`
             inner = np.arange(1, len(ids))
         cuts = np.sort(rng.permutation(inner)[: count - 1]).tolist()
         texts = [part(ids, begin, end) for begin, end in pairwise([0, *cuts, len(ids)])]

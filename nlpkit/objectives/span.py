@@ -70,7 +70,7 @@ class Objective(TextMasking):
         "span": Field(np.int64),
     }
     needs = ("bidirectional", "hidden_size", "begins_with_token")
-    marks = ("word_start",)
+    token_flags = ("word_start",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.contracts.batch import LENGTHS, Batch, Field, Marked, Spans
+from nlpkit.contracts.batch import LENGTHS, Batch, Field, FlaggedIds, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import DataError
@@ -65,7 +65,7 @@ class Objective(Masking, Pairing):
         "position_ids": Field(np.int64),
     }
     needs = ("bidirectional", "languages", "given_positions")
-    marks = ("second_side",)
+    token_flags = ("second_side",)
     beside_others = "tlm masks texts of one language, too: set monolingual instead of a mixture"
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
@@ -100,7 +100,7 @@ class Objective(Masking, Pairing):
         }
         return Spans(document, np.zeros(len(document), np.int64), lengths[document], dropped)
 
-    def example(self, ids: Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def example(self, ids: FlaggedIds, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return both texts of a pair, masked, as one sequence or as two.
 
         Raises:
@@ -128,7 +128,7 @@ class Objective(Masking, Pairing):
             example |= {LENGTHS: np.array(sizes), "monolingual": np.full(len(sizes), int(apart))}
         return self.masked(example, rng)
 
-    def _apart(self, texts: Sequence[Marked]) -> dict[str, np.ndarray]:
+    def _apart(self, texts: Sequence[FlaggedIds]) -> dict[str, np.ndarray]:
         """Return the texts as two sequences, with their sides as token types."""
         framed = [self.frame.ids([text.ids], np.int64) for text in texts]
         side = np.repeat(np.arange(2), [*map(len, framed)])

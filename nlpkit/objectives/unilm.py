@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.contracts.batch import Batch, Field, Marked
+from nlpkit.contracts.batch import Batch, Field, FlaggedIds
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.masking import Masking, Rates
@@ -71,7 +71,7 @@ class Objective(Masking, Pairing):
         "mask": Field(np.int64, per="sequence", names=MASKS),
     }
     needs = ("pairs", "ranges", "type_vocab_size")
-    marks = ("sentence_start",)
+    token_flags = ("sentence_start",)
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
@@ -84,7 +84,7 @@ class Objective(Masking, Pairing):
                 f"{types}; set model.type_vocab_size: {TYPES.max() + 1}, or mask_types: false"
             )
 
-    def example(self, ids: Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def example(self, ids: FlaggedIds, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return two texts, masked, and the range of positions that each token sees."""
         starts = sentence_starts(ids)
         inner = starts[starts > 0]

@@ -1,8 +1,8 @@
 """Whole-word masking (BERT's release of May 2019; Cui et al. 2019, arXiv:1906.08101).
 
 As `mlm`, but all tokens of a word are targets together. What a target becomes is drawn for each
-token, as in BERT. Words are those of `data/marks.py`: runs between white space and punctuation, and
-Chinese words by jieba, although the tokens are characters.
+token, as in BERT. Words are those of `data/token_flags.py`: runs between white space and
+punctuation, and Chinese words by jieba, although the tokens are characters.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Config(MaskConfig):
 class Objective(TextMasking):
     """Examples and loss of whole-word masking."""
 
-    marks = ("word_start",)
+    token_flags = ("word_start",)
 
     def draw(
         self, example: Mapping[str, np.ndarray], where: np.ndarray, rng: np.random.Generator

@@ -108,18 +108,18 @@ def _make_side(resolved: Resolved, section: sections.Tokenizer | sections.Side) 
 
 
 class _MadeUpText(TokenStore):
-    """Documents of one length, with all marks that an objective may ask for."""
+    """Documents of one length, with all token flags that an objective may ask for."""
 
     def __init__(self, documents: int, length: int, ids: np.ndarray):
         place = np.arange(length)
-        marks = np.full(length, bit("word_start"), np.uint8)
-        marks[place % _SENTENCE == 0] |= bit("sentence_start")
-        marks[length // 2 :] |= bit("second_side")
+        flags = np.full(length, bit("word_start"), np.uint8)
+        flags[place % _SENTENCE == 0] |= bit("sentence_start")
+        flags[length // 2 :] |= bit("second_side")
         self.tokens = documents * length
         self.counts, self.fingerprint = Counts(documents=documents), ""
         self._offsets = np.arange(documents + 1) * length
         self._ids = np.resize(ids, self.tokens)
-        self._marks = np.tile(marks, documents)
+        self._flags = np.tile(flags, documents)
 
 
 def _batch_of_text(
@@ -130,7 +130,7 @@ def _batch_of_text(
     objective = build.bind_objective(resolved, tokenizer, part)
     longest = objective.config.setting("max_length", budget)
     length = 64 * longest + 8 * budget  # the last piece of a document is shorter
-    if "second_side" in objective.marks:  # a pair is an example, and is not cut
+    if "second_side" in objective.token_flags:  # a pair is an example, and is not cut
         length = 2 * longest - int(objective.length(np.array([longest]))[0])
     special: tuple[int | None, ...] = (tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id)
     if tokenizer_files.is_extendable(tokenizer):

@@ -128,7 +128,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         if isinstance(objective, Task):
             return build_items(inputs, config, objective, part=which, callbacks=callbacks)
         assert tokenizer is not None  # an objective without one is a task
-        encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.marks)
+        encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags)
         return store.build_corpus(
             inputs, config, encoding, cache_dir=cache, part=which, callbacks=callbacks
         )

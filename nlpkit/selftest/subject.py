@@ -1,6 +1,6 @@
 """The subject of the proofs: a small model, the objective, and sources of examples.
 
-A source is the input of one example: a piece of text, with marks if the objective has `marks`, and
+A source is the input of one example: a piece of text, with flags if the objective has any, and
 its negatives; or the row of a task. Sources are real or random text. T tokens of a piece.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nlpkit.contracts.batch import Batch, Marked, bit
+from nlpkit.contracts.batch import Batch, FlaggedIds, bit
 from nlpkit.contracts.check import defines
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Item, Task
@@ -40,7 +40,7 @@ Example = dict[str, np.ndarray]
 class Source:
     """The input of one example."""
 
-    piece: Any  # ids (T,), `Marked` ids, or the `Item` of a task
+    piece: Any  # ids (T,), `FlaggedIds` ids, or the `Item` of a task
     negatives: list[Any] = field(default_factory=list)
 
     @property
@@ -49,7 +49,8 @@ class Source:
         if isinstance(self.piece, Item):
             return [*self.piece.parts]
         return [
-            each.ids if isinstance(each, Marked) else each for each in (self.piece, *self.negatives)
+            each.ids if isinstance(each, FlaggedIds) else each
+            for each in (self.piece, *self.negatives)
         ]
 
     @property
@@ -63,13 +64,13 @@ class Source:
         return self.piece.size if isinstance(self.piece, Item) else len(self.piece)
 
     def replace_ids(self, ids: np.ndarray) -> "Source":
-        """Return the source with new `ids` of its texts, and the same marks."""
+        """Return the source with new `ids` of its texts, and the same flags."""
         cuts = np.cumsum([len(text) for text in self.texts])[:-1]
         if isinstance(self.piece, Item):
             return Source(replace(self.piece, parts=tuple(np.split(ids, cuts))))
         old = (self.piece, *self.negatives)
         piece, *negatives = (
-            Marked(new, text.marks) if isinstance(text, Marked) else new
+            FlaggedIds(new, text.token_flags) if isinstance(text, FlaggedIds) else new
             for text, new in zip(old, np.split(ids, cuts), strict=True)
         )
         return Source(piece, negatives)
@@ -200,7 +201,7 @@ class Subject:
         """
         spans = self.examples.spans
         size = min(size, int((spans.stop - spans.start).max()))
-        return size // SENTENCE * SENTENCE if self.objective.cut_mark else size
+        return size // SENTENCE * SENTENCE if self.objective.cut_at else size
 
     def draw_noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
         """Return a piece and negatives of `size` random words each, or a row with random words.
@@ -212,7 +213,7 @@ class Subject:
             return self._draw_noise_row(size, rng)
         alphabets = words or (self.words, self.words)
         piece, *negatives = (
-            self._add_marks(rng.choice(alphabets[min(number, 1)], size))
+            self._add_flags(rng.choice(alphabets[min(number, 1)], size))
             for number in range(1 + self.objective.negatives)
         )
         return Source(piece, negatives)
@@ -222,16 +223,16 @@ class Subject:
         parts = [rng.choice(self.choose_words(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
 
-    def _add_marks(self, ids: np.ndarray) -> Any:
-        """Return random ids with artificial marks if the objective has `marks`."""
-        if not self.objective.marks:
+    def _add_flags(self, ids: np.ndarray) -> Any:
+        """Return random ids with artificial flags if the objective has `token_flags`."""
+        if not self.objective.token_flags:
             return ids
         position = np.arange(len(ids))
-        marks = np.zeros(len(ids), np.uint8)
-        marks[position % SENTENCE == 0] |= bit("sentence_start")
-        marks[position % WORD == 0] |= bit("word_start")
-        marks[len(ids) // 2 :] |= bit("second_side")
-        return Marked(ids, marks)
+        flags = np.zeros(len(ids), np.uint8)
+        flags[position % SENTENCE == 0] |= bit("sentence_start")
+        flags[position % WORD == 0] |= bit("word_start")
+        flags[len(ids) // 2 :] |= bit("second_side")
+        return FlaggedIds(ids, flags)
 
     def draw_noise_examples(self, count: int, size: int, *key: int) -> Iterator[Example]:
         """Yield examples of random words."""
@@ -258,12 +259,12 @@ def _shorten(text: Any, longest: int | None) -> Any:
         parts = tuple(part[:longest] for part in text.parts)
         lost = sum(map(len, text.parts)) - sum(map(len, parts))
         return replace(text, parts=parts, size=text.size - lost)
-    if not isinstance(text, Marked):
+    if not isinstance(text, FlaggedIds):
         return np.array(text[:longest])
     (second,) = np.nonzero(text.has("second_side"))
     first = max(0, min(int(second[0]) - longest // 2, len(text) - longest)) if len(second) else 0
     part = slice(first, first + longest)
-    return Marked(text.ids[part], text.marks[part])
+    return FlaggedIds(text.ids[part], text.token_flags[part])
 
 
 @dataclass

@@ -6,7 +6,7 @@ import torch
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.contracts.batch import Batch, Loss, Marked
+from nlpkit.contracts.batch import Batch, FlaggedIds, Loss
 from nlpkit.data.items import Row
 from nlpkit.data.pack import collate
 from nlpkit.models import families
@@ -49,10 +49,11 @@ def _model(name: str, size: int, **more):
     return model
 
 
-def _pair() -> Marked:
+def _pair() -> FlaggedIds:
     first, second = _masked.SENTENCES[1], _masked.SENTENCES[4]
-    texts = _masked.marked(first), _masked.marked(second, is_second=True)
-    return Marked(*(np.concatenate([getattr(t, n) for t in texts]) for n in ("ids", "marks")))
+    texts = _masked.flagged(first), _masked.flagged(second, is_second=True)
+    names = ("ids", "token_flags")
+    return FlaggedIds(*(np.concatenate([getattr(t, name) for t in texts]) for name in names))
 
 
 def _batch(objective, examples: list[dict[str, np.ndarray]]) -> Batch:

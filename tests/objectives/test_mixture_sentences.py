@@ -47,16 +47,16 @@ class _Corpus:
         rng = np.random.default_rng(0)
         self.documents = [document(int(rng.integers(2, 7)), rng) for _ in range(12)]
         self.lengths = np.array([len(each) for each in self.documents])
-        marks = np.concatenate([each.has("sentence_start") for each in self.documents])
-        self.sentences = np.flatnonzero(marks)
+        flags = np.concatenate([each.has("sentence_start") for each in self.documents])
+        self.sentences = np.flatnonzero(flags)
 
 
 def test_members_take_the_pieces_of_the_one_that_cuts_at_sentences() -> None:
     corpus = _Corpus()
     mixed = _mixed(MLM, SOP)
-    assert Combined([mixed], [1.0]).cut_mark == mixed.cut_mark == "sentence_start"
-    spans = mixed.spans_at(corpus.lengths, corpus.sentences)
-    alone = mixed.members[1].spans_at(corpus.lengths, corpus.sentences)
+    assert Combined([mixed], [1.0]).cut_at == mixed.cut_at == "sentence_start"
+    spans = mixed.spans_cut_at(corpus.lengths, corpus.sentences)
+    alone = mixed.members[1].spans_cut_at(corpus.lengths, corpus.sentences)
     assert (spans.document == alone.document).all()
     assert (spans.stop == alone.stop).all()
     sizes = spans.stop - spans.start
@@ -66,7 +66,7 @@ def test_members_take_the_pieces_of_the_one_that_cuts_at_sentences() -> None:
     made = []
     for number, (begin, stop) in enumerate(zip(spans.start, spans.stop, strict=True)):
         whole = corpus.documents[spans.document[number]]
-        piece = type(whole)(whole.ids[begin:stop], whole.marks[begin:stop])
+        piece = type(whole)(whole.ids[begin:stop], whole.token_flags[begin:stop])
         made.append(mixed.example(piece, np.random.default_rng(number)))
         member = int(made[-1]["member"][0])
         assert len(made[-1]["input_ids"]) == stop - begin + (2, 3)[member]
@@ -81,10 +81,10 @@ def test_member_that_has_no_room_for_the_pieces_is_refused_with_the_number() -> 
     corpus = _Corpus()
     mixed = _mixed(SOP, MLM | {"max_length": 20})
     with pytest.raises(UsageError, match=r"mlm takes the pieces of sop.* has max_length 20"):
-        mixed.spans_at(corpus.lengths, corpus.sentences)
+        mixed.spans_cut_at(corpus.lengths, corpus.sentences)
     two = _mixed(SOP, SOP | {"alias": "short", "max_length": 20})
     with pytest.raises(UsageError, match="sop and short cut documents differently"):
-        two.spans_at(corpus.lengths, corpus.sentences)
+        two.spans_cut_at(corpus.lengths, corpus.sentences)
 
 
 def test_selftest_proves_the_members_and_that_batches_are_as_planned(tmp_path: Path) -> None:

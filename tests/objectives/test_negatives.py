@@ -24,7 +24,7 @@ class Pairs(Objective):
         "negative": Field(np.int64, per="sequence"),
     }
     parts = ("pairs",)
-    marks = ()
+    token_flags = ()
 
     def __init__(self, negatives: int = 1, size: int = 8):
         self.negatives, self.size = negatives, size

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.contracts.batch import MARKS, Batch
+from nlpkit.contracts.batch import TOKEN_FLAGS, Batch
 from nlpkit.data.pack import collate
 from nlpkit.models import families
 from nlpkit.objectives.examples.frame import Frame, frame_tokens
 from nlpkit.objectives.nsp import cut_overlapping
-from tests._masked import bound, bound_of, document, mark, marked, plain, tokenizer
+from tests._masked import bound, bound_of, document, flag, flagged, plain, tokenizer
 
 
 def _pairs(objective, count: int, seed: int = 0, most: int = 8):
@@ -36,7 +36,7 @@ def _at(whole: np.ndarray, part: np.ndarray) -> list[int]:
 @pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_half_of_the_pairs_are_true(count: int) -> None:
     objective = bound("nsp", max_length=128)
-    one, two = marked("one two. three four."), marked("five. six seven eight.")
+    one, two = flagged("one two. three four."), flagged("five. six seven eight.")
     rng = np.random.default_rng(0)
     false = sum(
         int(objective.example(one, rng, [two])["next_sentence_label"][0]) for _ in range(count)
@@ -66,10 +66,10 @@ def test_pairs_are_cut_where_sentences_begin_and_false_ones_are_of_the_other_doc
             assert ends & begins
         types = example["token_type_ids"]
         assert types.tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
-        # The marks go with their tokens, for whole-word masking behind it in a list.
-        marks = example[MARKS]
-        assert marks[[0, len(first) + 1, -1]].tolist() == [0, 0, 0]
-        assert marks[len(first) + 2] & mark("sentence_start")
+        # The flags go with their tokens, for whole-word masking behind it in a list.
+        flags = example[TOKEN_FLAGS]
+        assert flags[[0, len(first) + 1, -1]].tolist() == [0, 0, 0]
+        assert flags[len(first) + 2] & flag("sentence_start")
     assert min(seen.values()) > 900
 
 
@@ -111,10 +111,10 @@ def test_negative_of_any_length_gives_a_pair_of_the_planned_length(
     text: str, negative: str
 ) -> None:
     objective = bound("nsp", max_length=128)
-    piece = marked(text)
+    piece = flagged(text)
     for number in range(60):
         rng = np.random.default_rng(number)
-        example = objective.example(piece, rng, [marked(negative)])
+        example = objective.example(piece, rng, [flagged(negative)])
         assert len(example["input_ids"]) == objective.length(np.array([len(piece)]))[0]
         assert min(map(len, objective.restore(example))) > 0
 

@@ -73,7 +73,7 @@ def test_masks_are_those_of_the_authors_code() -> None:
 
 def test_whole_words_are_masked_as_wholes() -> None:
     plain, whole = bound("rtd", MODEL), bound("rtd", MODEL, whole_words=True)
-    assert (plain.marks, whole.marks) == ((), ("word_start",))
+    assert (plain.token_flags, whole.token_flags) == ((), ("word_start",))
     rng, shares = np.random.default_rng(0), set()
     for _ in range(100):
         text = document(4, rng)
@@ -311,7 +311,7 @@ def test_what_does_not_fit_is_refused_at_its_line(
 
 def test_objective_that_keeps_no_marks_cannot_be_masked_by_words() -> None:
     objective = bound("rtd", MODEL, whole_words=True)
-    with pytest.raises(UsageError, match="needs the marks of words"):
+    with pytest.raises(UsageError, match="needs the flags of words"):
         objective.transform({"input_ids": np.arange(5, 20)}, np.random.default_rng(0))
 
 

@@ -6,9 +6,9 @@ from math import factorial
 import numpy as np
 import pytest
 
-from nlpkit.contracts.batch import MARKS
+from nlpkit.contracts.batch import TOKEN_FLAGS
 from nlpkit.errors import UsageError
-from tests._masked import bound, bound_of, document, mark, marked, tokenizer
+from tests._masked import bound, bound_of, document, flag, flagged, tokenizer
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_all_orders_are_equally_frequent_and_the_piece_comes_back(
     segments: int, count: int
 ) -> None:
     objective = bound("sop", segments=segments)
-    piece = marked("one two. three. four five. six. seven eight nine. ten.")
+    piece = flagged("one two. three. four five. six. seven eight nine. ten.")
     orders = factorial(segments)
     counts = np.zeros(orders)
     rng = np.random.default_rng(0)
@@ -55,8 +55,8 @@ def test_texts_are_whole_sentences_in_order_or_swapped() -> None:
         first = int((example["token_type_ids"] == 0).sum()) - 2
         assert first == len(two if label else one)
         # Both texts begin with a sentence, whatever their order.
-        assert example[MARKS][1] & mark("sentence_start")
-        assert example[MARKS][first + 2] & mark("sentence_start")
+        assert example[TOKEN_FLAGS][1] & flag("sentence_start")
+        assert example[TOKEN_FLAGS][first + 2] & flag("sentence_start")
 
 
 def test_negatives_are_never_those_of_nsp() -> None:
@@ -90,7 +90,7 @@ def test_pieces_are_whole_sentences_of_one_document() -> None:
     # Sentences of 4, 4, 4 | 3, 12, 2 | 5, 5, 1 | 6 tokens.
     lengths = np.array([12, 17, 11, 6])
     starts = np.array([0, 4, 8, 12, 15, 27, 29, 34, 39, 40])
-    found = objective.spans_at(lengths, starts)
+    found = objective.spans_cut_at(lengths, starts)
     # 4 + 4 fit, then 4 is alone; 3 is alone, 12 too long, 2 alone; 5 + 5 fit, 1 and 6 are alone.
     assert (found.document.tolist(), found.start.tolist(), found.stop.tolist()) == (
         [0, 2],
@@ -99,10 +99,10 @@ def test_pieces_are_whole_sentences_of_one_document() -> None:
     )
     assert found.dropped == {"sentences_too_long": 1, "sentences_without_another": 5}
     assert objective.length(found.stop - found.start).tolist() == [11, 13]
-    # A document begins with a sentence, whether it is marked or not.
-    unmarked = objective.spans_at(lengths, np.setdiff1d(starts, [0, 12, 29, 40]))
-    assert (unmarked.start.tolist(), unmarked.stop.tolist()) == ([0, 0], [8, 10])
-    assert unmarked.dropped == found.dropped
+    # A document begins with a sentence, whether it is flagged or not.
+    unflagged = objective.spans_cut_at(lengths, np.setdiff1d(starts, [0, 12, 29, 40]))
+    assert (unflagged.start.tolist(), unflagged.stop.tolist()) == ([0, 0], [8, 10])
+    assert unflagged.dropped == found.dropped
 
 
 def test_names_of_the_orders_say_which_text_is_where() -> None:
@@ -112,5 +112,5 @@ def test_names_of_the_orders_say_which_text_is_where() -> None:
 
 
 def test_lengths_alone_are_not_enough() -> None:
-    with pytest.raises(UsageError, match="needs the marks of them"):
+    with pytest.raises(UsageError, match="needs their token flags"):
         bound("sop").spans(np.array([5]))

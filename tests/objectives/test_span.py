@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from nlpkit.contracts.batch import IGNORE, Batch
 from nlpkit.data.pack import collate
 from nlpkit.objectives import span
-from tests._masked import bound, bound_of, document, marked, tokenizer
+from tests._masked import bound, bound_of, document, flagged, tokenizer
 
 
 def test_lengths_are_geometric_up_to_the_longest() -> None:
@@ -144,7 +144,7 @@ def test_boundary_loss_is_that_of_the_paper_span_by_span() -> None:
     objective = bound("span", rate=0.3)
     assert {*objective.heads()} == {span.HEAD}
     made = [example for _, example in _examples(objective, 6, sentences=9)]
-    long = marked("predicts" * 12)  # a word of more tokens than have a place
+    long = flagged("predicts" * 12)  # a word of more tokens than have a place
     objective.highest = 1.0
     made.append(objective.example(long, np.random.default_rng(3)))
     batch = collate(made, objective.fields)

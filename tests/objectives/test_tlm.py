@@ -10,7 +10,7 @@ from transformers import BertConfig, XLMConfig
 
 from nlpkit import recipe
 from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.contracts.batch import IGNORE, Marked
+from nlpkit.contracts.batch import IGNORE, FlaggedIds
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.documents import Document
 from nlpkit.data.pack import collate
@@ -21,7 +21,7 @@ from nlpkit.objectives import tlm
 from nlpkit.objectives.examples.text import forward
 from tests._families import oracle
 from tests._losses import all_states
-from tests._masked import bound_of, marked, tokenizer
+from tests._masked import bound_of, flagged, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
 XLM = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_positions": 64}
@@ -33,9 +33,9 @@ def _objective(**settings) -> tlm.Objective:
     return tlm.Objective(tlm.Config(**settings), tokenizer(), CONFIG)
 
 
-def _pair(first: str, second: str) -> Marked:
-    one, two = marked(first), marked(second, is_second=True)
-    return Marked(np.append(one.ids, two.ids), np.append(one.marks, two.marks))
+def _pair(first: str, second: str) -> FlaggedIds:
+    one, two = flagged(first), flagged(second, is_second=True)
+    return FlaggedIds(np.append(one.ids, two.ids), np.append(one.token_flags, two.token_flags))
 
 
 PAIR = _pair("A model predicts what it does not see.", "我们预测被遮住的词语。")
@@ -83,18 +83,18 @@ def test_pair_with_a_text_of_no_tokens_is_left_out_and_counted() -> None:
     counts = Counts()
     pairs = [("one two", "three"), ("one", "\u200b"), ("\u200b", "three"), ("two", "one")]
     documents = [Document(source, "f", 1, 0, target) for source, target in pairs]
-    encoding = Encoding(tokenizer(), marks=("second_side",))
-    ids, sizes, marks = encode(documents, encoding, counts)
-    whole = [marked(text).ids.tolist() for text in ("one two", "three", "two", "one")]
+    encoding = Encoding(tokenizer(), token_flags=("second_side",))
+    ids, sizes, flags = encode(documents, encoding, counts)
+    whole = [flagged(text).ids.tolist() for text in ("one two", "three", "two", "one")]
     assert ids.tolist() == [token for text in whole for token in text]
     assert sizes.tolist() == [len(whole[0] + whole[1]), len(whole[2] + whole[3])]
-    assert len(marks) == len(ids)
+    assert len(flags) == len(ids)
     assert counts.tokenless == 2
 
 
 def test_text_without_translation_is_refused_with_what_would_be_right() -> None:
     with pytest.raises(DataError, match=r"set data\.format: parallel"):
-        _objective().example(marked("one two."), np.random.default_rng(0))
+        _objective().example(flagged("one two."), np.random.default_rng(0))
 
 
 def test_languages_are_those_of_xlm_and_restored_text_is_the_pair() -> None:
@@ -190,7 +190,7 @@ def test_share_of_the_pairs_is_two_sequences_masked_apart() -> None:
 def test_examples_of_the_default_are_those_without_the_setting() -> None:
     old = tlm.Objective(tlm.Config(max_length=64), tokenizer(), CONFIG)
     example = old.example(PAIR, np.random.default_rng(3))
-    assert {*example} == {"input_ids", "token_type_ids", "labels", "position_ids", "marks"}
+    assert {*example} == {"input_ids", "token_type_ids", "labels", "position_ids", "token_flags"}
     assert (old.parts, old.extra) == (("mlm",), 3)
 
 

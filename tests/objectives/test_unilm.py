@@ -16,7 +16,7 @@ from nlpkit.models.bert import model as bert_model
 from nlpkit.objectives import unilm
 from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe.fit import missing_needs
-from tests._masked import bound_of, document, marked, tokenizer
+from tests._masked import bound_of, document, flagged, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
 RANGE = (AttentionChoice.of("seen_range"),)
@@ -27,7 +27,7 @@ def _objective(model: object = CONFIG, **settings) -> unilm.Objective:
     return unilm.Objective(unilm.Config(**settings), tokenizer(), model)
 
 
-TEXT = marked("one two three. four five six. seven.")
+TEXT = flagged("one two three. four five six. seven.")
 
 
 @pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from nlpkit.contracts.batch import IGNORE, MARKS
+from nlpkit.contracts.batch import IGNORE, TOKEN_FLAGS
 from nlpkit.errors import UsageError
-from tests._masked import bound, bound_of, document, marked, plain, tokenizer
+from tests._masked import bound, bound_of, document, flagged, plain, tokenizer
 
 
 def _words(example: dict[str, np.ndarray]) -> np.ndarray:
     """Return the number of the word of each token between [CLS] and [SEP], from 1."""
-    return np.cumsum((example[MARKS][1:-1] & 2) != 0)  # 2: `word_start`
+    return np.cumsum((example[TOKEN_FLAGS][1:-1] & 2) != 0)  # 2: `word_start`
 
 
 def test_words_are_targets_as_wholes_at_the_rate_of_tokens() -> None:
@@ -38,7 +38,7 @@ def test_words_are_targets_as_wholes_at_the_rate_of_tokens() -> None:
 def test_few_words_are_targets_at_the_rate(words: int) -> None:
     # 0.15 of 5 words are 0.75 words: one in three texts of four. In each text it would be 0.2.
     objective = bound("wwm")
-    piece = marked("fox " * words)
+    piece = flagged("fox " * words)
     size, count = len(piece) // words, 2_000
     chosen = [
         int((objective.example(piece, np.random.default_rng(n))["labels"] != IGNORE).sum()) / size
@@ -51,7 +51,7 @@ def test_few_words_are_targets_at_the_rate(words: int) -> None:
 
 def test_long_words_are_masked_as_often_as_short_ones() -> None:
     objective = bound("wwm")
-    piece = marked("The quick brown fox jumps over the lazy dog. A model predicts it. " * 4)
+    piece = flagged("The quick brown fox jumps over the lazy dog. A model predicts it. " * 4)
     count = 5_000  # the deviation of a share is 0.005
     chosen = np.zeros(len(piece))
     for number in range(count):
@@ -64,7 +64,7 @@ def test_long_words_are_masked_as_often_as_short_ones() -> None:
 
 def test_chinese_words_of_several_characters_are_masked_together() -> None:
     objective = bound("wwm", rate=0.5)
-    piece = marked("北京大学的学生在图书馆里读书。")
+    piece = flagged("北京大学的学生在图书馆里读书。")
     assert [tokenizer().token(i) for i in piece.ids[:4]] == ["北", "京", "大", "学"]
     seen = set()
     for number in range(200):
@@ -78,9 +78,9 @@ def test_chinese_words_of_several_characters_are_masked_together() -> None:
 
 def test_text_on_both_sides_of_a_special_token_is_never_one_word() -> None:
     pairs, objective = bound("nsp", max_length=128), bound("wwm", rate=0.5)
-    one = marked("Predicts. predicts. predicts. predicts.")
-    inside = marked("masked")  # without the mark of its first token, as in the middle of a word
-    inside.marks[:] = 0
+    one = flagged("Predicts. predicts. predicts. predicts.")
+    inside = flagged("masked")  # without the flag of its first token, as in the middle of a word
+    inside.token_flags[:] = 0
     apart = 0
     for number in range(100):
         rng = np.random.default_rng(number)
@@ -98,7 +98,7 @@ def test_inner_separator_and_case_survive_where_old_tools_corrupt_them() -> None
     # The source of `TencentPretrain` and UER is changed by their whole-word masking (an inner
     # [SEP] becomes three tokens, the tail is lost); here each token of the pair comes back.
     pairs, objective = bound("nsp", max_length=128), bound("wwm", rate=0.9)
-    one, two = marked("the cat sat on the mat. a dog ran home."), marked("北京. 我们.")
+    one, two = flagged("the cat sat on the mat. a dog ran home."), flagged("北京. 我们.")
     for number in range(50):
         rng = np.random.default_rng(number)
         source = pairs.example(one, rng, [two])

@@ -124,7 +124,7 @@ class Short(nsp.Objective):
         made = super().example(ids, rng, negatives)
         if made["next_sentence_label"][0]:
             second = np.flatnonzero(made["token_type_ids"] == 1)
-            for name in ("input_ids", "token_type_ids", "marks"):
+            for name in ("input_ids", "token_type_ids", "token_flags"):
                 made[name] = np.delete(made[name], second[1:-1])
         return made
 

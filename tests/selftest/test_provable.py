@@ -13,7 +13,7 @@ import torch
 
 from nlpkit import selftest
 from nlpkit.attention.kinds import relative
-from nlpkit.contracts.batch import IGNORE, Loss, Marked, Term
+from nlpkit.contracts.batch import IGNORE, FlaggedIds, Loss, Term
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.request import Request
 from nlpkit.objectives import plm, reorder
@@ -446,12 +446,12 @@ def test_selftest_watches_every_head_with_its_rows(tmp_path: Path) -> None:
 
 
 class Marking(proofs_mlm.Objective):
-    """Hides whole words, which the marks tell apart."""
+    """Hides whole words, which the flags tell apart."""
 
-    marks = ("word_start",)
+    token_flags = ("word_start",)
 
     def example(self, ids, rng):
-        assert isinstance(ids, Marked)
+        assert isinstance(ids, FlaggedIds)
         assert ids.has("word_start").any()
         return super().example(ids.ids, rng)
 
@@ -489,11 +489,11 @@ def test_selftest_gives_made_up_and_changed_sources_their_marks(tmp_path: Path) 
         assert noise.piece.has("word_start").tolist() == [True, False] * 5
         changed = subject.change_words(noise, 3)
         assert np.flatnonzero(changed.ids != noise.ids).tolist() == [3]
-        assert np.array_equal(changed.piece.marks, noise.piece.marks)
+        assert np.array_equal(changed.piece.token_flags, noise.piece.token_flags)
         assert texts.count_shown(subject)[0]
 
 
 def test_cut_of_a_pair_of_texts_has_some_of_both() -> None:
-    marks = np.repeat([0, 4], [30, 10]).astype(np.uint8)  # 4: `second_side`
-    found = _shorten(Marked(np.arange(40), marks), 16)
+    flags = np.repeat([0, 4], [30, 10]).astype(np.uint8)  # 4: `second_side`
+    found = _shorten(FlaggedIds(np.arange(40), flags), 16)
     assert found.ids.tolist() == [*range(22, 38)]  # eight before the 30th, eight from it on

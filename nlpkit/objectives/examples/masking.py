@@ -19,7 +19,7 @@ from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import ScoringInput
-from nlpkit.contracts.batch import IGNORE, MARKS, Field, Marked, Spans, bit
+from nlpkit.contracts.batch import IGNORE, TOKEN_FLAGS, Field, FlaggedIds, Spans, bit
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import UsageError
@@ -185,16 +185,18 @@ class TextMasking(Masking):
             return super().spans(lengths)
         return cut_stream(lengths, self.config.max_length - self.extra, self.frame.delimiter)
 
-    def example(self, ids: np.ndarray | Marked, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    def example(
+        self, ids: np.ndarray | FlaggedIds, rng: np.random.Generator
+    ) -> dict[str, np.ndarray]:
         """Return `[CLS] piece [SEP]`, masked."""
         return self.masked(self.framed(ids), rng)
 
-    def framed(self, ids: np.ndarray | Marked) -> dict[str, np.ndarray]:
-        """Return `[CLS] piece [SEP]`, with the marks of its tokens if the piece has any."""
-        example = self.enclose(ids.ids if isinstance(ids, Marked) else ids)
-        if isinstance(ids, Marked):
-            example[MARKS] = np.zeros(len(ids) + self.extra, np.uint8)
-            example[MARKS][self.frame.places([len(ids)])[0]] = ids.marks
+    def framed(self, ids: np.ndarray | FlaggedIds) -> dict[str, np.ndarray]:
+        """Return `[CLS] piece [SEP]`, with the flags of its tokens if the piece has any."""
+        example = self.enclose(ids.ids if isinstance(ids, FlaggedIds) else ids)
+        if isinstance(ids, FlaggedIds):
+            example[TOKEN_FLAGS] = np.zeros(len(ids) + self.extra, np.uint8)
+            example[TOKEN_FLAGS][self.frame.places([len(ids)])[0]] = ids.token_flags
         return example
 
     def transform(
@@ -233,14 +235,14 @@ def number_words(example: Mapping[str, np.ndarray], where: np.ndarray) -> np.nda
     """Return the number of the word, from 0, of each token of text at `where` (M,).
 
     Raises:
-        UsageError: the objective that made the example does not keep the marks of its tokens.
+        UsageError: the objective that made the example does not keep the flags of its tokens.
     """
-    if MARKS not in example:
+    if TOKEN_FLAGS not in example:
         raise UsageError(
-            "objective: masking whole words needs the marks of words, which the first objective of "
+            "objective: masking whole words needs the flags of words, which the first objective of "
             "the list does not keep; begin with mlm, wwm, span, nsp or sop"
         )
-    begins = (example[MARKS][where] & bit("word_start")) != 0
+    begins = (example[TOKEN_FLAGS][where] & bit("word_start")) != 0
     # Text after a special token is another word.
     begins[1:] |= np.diff(where) > 1
     begins[:1] = True

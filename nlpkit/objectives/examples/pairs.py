@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nlpkit.contracts.batch import MARKS, Batch, Loss, Marked, Term
+from nlpkit.contracts.batch import TOKEN_FLAGS, Batch, FlaggedIds, Loss, Term
 from nlpkit.objectives.examples.frame import FramedText
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ class Pairing(FramedText):
     num_texts = 2
     min_piece = 2  # a token for each text
 
-    def joined(self, texts: Sequence[Marked]) -> dict[str, np.ndarray]:
+    def joined(self, texts: Sequence[FlaggedIds]) -> dict[str, np.ndarray]:
         """Return the texts as one sequence; those after the first have the token type 1."""
         ids = self.frame.ids([text.ids for text in texts], np.int64)
-        marks = np.zeros(len(ids), np.uint8)
+        flags = np.zeros(len(ids), np.uint8)
         for text, place in zip(texts, self.frame.places([*map(len, texts)]), strict=True):
-            marks[place] = text.marks
-        return {"input_ids": ids, "token_type_ids": self.frame.types(ids), MARKS: marks}
+            flags[place] = text.token_flags
+        return {"input_ids": ids, "token_type_ids": self.frame.types(ids), TOKEN_FLAGS: flags}
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         return self.frame.texts(example["input_ids"], 2)
@@ -64,11 +64,11 @@ class PairChoice(Pairing):
         return Loss({name: Term(total, count, parts=parts)})
 
 
-def part(text: Marked, start: int, stop: int) -> Marked:
-    """Return the tokens [start, stop) of a text, with their marks."""
-    return Marked(text.ids[start:stop], text.marks[start:stop])
+def part(text: FlaggedIds, start: int, stop: int) -> FlaggedIds:
+    """Return the tokens [start, stop) of a text, with their flags."""
+    return FlaggedIds(text.ids[start:stop], text.token_flags[start:stop])
 
 
-def sentence_starts(text: Marked) -> np.ndarray:
+def sentence_starts(text: FlaggedIds) -> np.ndarray:
     """Return where the sentences of a text begin."""
     return np.flatnonzero(text.has("sentence_start"))

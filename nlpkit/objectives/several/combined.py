@@ -38,7 +38,7 @@ class Combined:
         if twice := [name for name in self.parts if self.parts.count(name) > 1]:
             raise ValueError(f"objective: two of the list have a loss called {twice[0]}")
         self.scores = joined(objective.scores for objective in objectives)
-        self.marks = joined(objective.marks for objective in objectives)
+        self.token_flags = joined(objective.token_flags for objective in objectives)
         self.negatives = self.first.negatives
         self.predicts_text = any(objective.predicts_text for objective in objectives)
 

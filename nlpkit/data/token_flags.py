@@ -1,6 +1,6 @@
-"""Marks: a byte beside each token of a store, for what is in the text and not in the ids.
+"""Token flags: a byte beside each token of a store, for what is in the text and not in the ids.
 
-An objective names the marks that it needs; each is a bit of the byte. They are made from the text,
+An objective names the flags that it needs; each is a bit of the byte. They are made from the text,
 since the ids do not tell where a sentence ends if the tokenizer drops white space.
 
 A sentence ends at a newline, after `.`, `!`, `?` or `…` where white space or the text's end
@@ -32,45 +32,45 @@ _CHINESE = re.compile(
 )
 
 
-def mark_tokens(
+def flag_tokens(
     text: str,
     offsets: list[tuple[int, int]],
     names: Iterable[str],
     is_second: bool,
     by_line: bool = False,
 ) -> np.ndarray:
-    """Return the marks (T,) uint8 of the tokens of `text` that stand at `offsets`.
+    """Return the flags (T,) uint8 of the tokens of `text` that stand at `offsets`.
 
     With `by_line` each line is a sentence.
     """
-    marks = np.zeros(len(offsets), np.uint8)
+    flags = np.zeros(len(offsets), np.uint8)
     stops = np.maximum.accumulate(np.array([stop for _, stop in offsets], np.int64))
     for name in names:
         if name == "second_side":
-            marks |= bit(name) * is_second
+            flags |= bit(name) * is_second
             continue
         is_sentence = name == "sentence_start"
         starts = sentence_starts(text, by_line) if is_sentence else word_starts(text)
         # A token may begin with the space before: the first that ends behind the character.
         first = np.searchsorted(stops, starts, side="right")
-        marks[first[first < len(marks)]] |= bit(name)
-    return marks
+        flags[first[first < len(flags)]] |= bit(name)
+    return flags
 
 
-def encode_with_marks(
+def encode_with_flags(
     texts: list[str],
     is_second: Sequence[bool],
     tokenizer: Aligned,
     names: Sequence[str],
     by_line: bool,
 ) -> tuple[list[list[int]], np.ndarray]:
-    """Return the ids of each text, and the marks (N,) uint8 of all their tokens."""
+    """Return the ids of each text, and the flags (N,) uint8 of all their tokens."""
     found = tokenizer.encode_with_offsets(texts)
-    marks = [
-        mark_tokens(text, offsets, names, bool(second), by_line)
+    flags = [
+        flag_tokens(text, offsets, names, bool(second), by_line)
         for text, (_, offsets), second in zip(texts, found, is_second, strict=True)
     ]
-    return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *marks])
+    return [ids for ids, _ in found], np.concatenate([np.empty(0, np.uint8), *flags])
 
 
 def sentence_starts(text: str, by_line: bool = False) -> list[int]:

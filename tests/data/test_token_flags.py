@@ -1,4 +1,4 @@
-"""Marks: where sentences and words begin, the second text of a pair; kept beside the ids."""
+"""Token flags: where sentences and words begin, the second text of a pair; kept beside the ids."""
 
 import json
 import string
@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlpkit import disk
-from nlpkit.contracts.batch import MARK_NAMES, Marked, bit
+from nlpkit.contracts.batch import FLAG_NAMES, FlaggedIds, bit
 from nlpkit.contracts.reader import Counts
 from nlpkit.data import store, tokenize
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.loader import Examples, Stream, steps
-from nlpkit.data.marks import mark_tokens, sentence_starts, word_starts
 from nlpkit.data.settings import Config
+from nlpkit.data.token_flags import flag_tokens, sentence_starts, word_starts
 from nlpkit.errors import UsageError
 from nlpkit.objectives import clm
 from nlpkit.tokenizers import bpe, cpm_ant, gpt1_bpe, unigram, wordpiece
@@ -58,23 +58,25 @@ def tokenizer(request):
     return module.Tokenizer.train([*made_up_texts(), PROSE], module.Config(vocab_size=size))
 
 
-def build(tmp_path, train, tokenizer=PLAIN, *, marks=MARK_NAMES, drop=False, cache="cache", **rest):
+def build(
+    tmp_path, train, tokenizer=PLAIN, *, token_flags=FLAG_NAMES, drop=False, cache="cache", **rest
+):
     callbacks = rest.pop("callbacks", None)
     part = rest.pop("part", "all")
     config = Config(train=train, **rest)
     inputs, _ = resolve(config, None, tmp_path / "spool")
     files = [file for entry in inputs for file in entry.files]
     options = {"cache_dir": tmp_path / cache, "part": part, "callbacks": callbacks}
-    return store.build(files, config, store.Encoding(tokenizer, drop, marks), **options)
+    return store.build(files, config, store.Encoding(tokenizer, drop, token_flags), **options)
 
 
-def marked(built, name, index=0) -> str:
-    """Return the document with a `|` before each character that has the mark."""
-    ids, marks = built.document(index), built.document_marks(index)
-    assert marks.dtype == np.uint8
+def flagged(built, name, index=0) -> str:
+    """Return the document with a `|` before each character that has the flag."""
+    ids, flags = built.document(index), built.document_flags(index)
+    assert flags.dtype == np.uint8
     return "".join(
-        f"|{PLAIN.decode([i])}" if mark & bit(name) else PLAIN.decode([i])
-        for i, mark in zip(ids, marks, strict=True)
+        f"|{PLAIN.decode([i])}" if flag & bit(name) else PLAIN.decode([i])
+        for i, flag in zip(ids, flags, strict=True)
     )
 
 
@@ -157,28 +159,28 @@ def test_marks_stand_on_the_tokens_in_which_the_characters_are(tokenizer) -> Non
         ("sentence_start", sentence_starts(PROSE)),
         ("word_start", word_starts(PROSE)),
     ):
-        marks = mark_tokens(PROSE, offsets, [name], False)
+        flags = flag_tokens(PROSE, offsets, [name], False)
         # By hand: the first token that stands for the character.
         wanted = {next(t for t, (a, b) in enumerate(offsets) if a <= start < b) for start in starts}
-        assert {*np.flatnonzero(marks)} == wanted
-        assert {*marks.tolist()} == {0, bit(name)}
-    assert not mark_tokens(PROSE, offsets, ["second_side"], False).any()
-    assert mark_tokens(PROSE, offsets, ["second_side"], True).tolist() == [4] * len(ids)
+        assert {*np.flatnonzero(flags)} == wanted
+        assert {*flags.tolist()} == {0, bit(name)}
+    assert not flag_tokens(PROSE, offsets, ["second_side"], False).any()
+    assert flag_tokens(PROSE, offsets, ["second_side"], True).tolist() == [4] * len(ids)
 
 
 def test_marks_of_an_unknown_name_are_refused_with_the_nearest(tmp_path, here) -> None:
     (here / "a.txt").write_text("x\n")
-    with pytest.raises(UsageError, match="no mark 'word_starts', did you mean word_start"):
-        build(tmp_path, "a.txt", marks=["word_starts"])
+    with pytest.raises(UsageError, match="no token flag 'word_starts', did you mean word_start"):
+        build(tmp_path, "a.txt", token_flags=["word_starts"])
 
 
 def test_marks_of_a_tokenizer_without_offsets_are_refused(tmp_path, here) -> None:
     (here / "a.txt").write_text("x\n")
     with pytest.raises(UsageError) as caught:
-        build(tmp_path, "a.txt", CharacterTokenizer(), marks=["word_start"])
+        build(tmp_path, "a.txt", CharacterTokenizer(), token_flags=["word_start"])
     assert str(caught.value) == (
-        "objective: it needs marks (word_start), and this kind of tokenizer does not say which "
-        "characters its tokens stand for; use another kind"
+        "objective: it needs token flags (word_start), and this kind of tokenizer does not say "
+        "which characters its tokens stand for; use another kind"
     )
 
 
@@ -195,7 +197,7 @@ def test_store_without_marks_keeps_the_key_it_had() -> None:
     }
     for part, key in known.items():
         fraction = 0.5 if part == "train" else 0.0
-        options = {"marks": (), "part": part, "valid_fraction": fraction}
+        options = {"token_flags": (), "part": part, "valid_fraction": fraction}
         built = build(Path(), "a.txt", CharacterTokenizer(), **options)
         assert built.fingerprint == key
         assert sorted(path.name for path in built.path.iterdir() if path.name != "lock") == [
@@ -209,37 +211,37 @@ def test_store_without_marks_keeps_the_key_it_had() -> None:
 def test_store_keeps_marks_beside_the_tokens(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two. three\n床前明月光\n")
     built = build(tmp_path, "a.txt")
-    assert marked(built, "sentence_start") == "|one two. |three"
-    assert marked(built, "word_start") == "|one |two|. |three"
-    assert marked(built, "sentence_start", 1) == "|床前明月光"
-    assert marked(built, "second_side") == "one two. three"
+    assert flagged(built, "sentence_start") == "|one two. |three"
+    assert flagged(built, "word_start") == "|one |two|. |three"
+    assert flagged(built, "sentence_start", 1) == "|床前明月光"
+    assert flagged(built, "second_side") == "one two. three"
     meta = json.loads((built.path / "meta.json").read_text())
-    assert meta["marks"] == [*MARK_NAMES]
+    assert meta["marks"] == [*FLAG_NAMES]
     assert built.tokens == (built.path / "marks.bin").stat().st_size
     assert meta["sha256"]["marks.bin"] == disk.file_sha256(built.path / "marks.bin")
     with pytest.raises(ValueError, match="read-only"):
-        built.document_marks(0)[0] = 1
+        built.document_flags(0)[0] = 1
 
 
 def test_store_keys_differ_by_marks_and_not_by_their_order(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two\n")
-    wanted = [(), MARK_NAMES[:1], MARK_NAMES[1:2], MARK_NAMES[:2]]
-    keys = [build(tmp_path, "a.txt", marks=names).fingerprint for names in wanted]
+    wanted = [(), FLAG_NAMES[:1], FLAG_NAMES[1:2], FLAG_NAMES[:2]]
+    keys = [build(tmp_path, "a.txt", token_flags=names).fingerprint for names in wanted]
     assert len({*keys}) == 4
-    assert build(tmp_path, "a.txt", marks=MARK_NAMES[1::-1]).fingerprint == keys[3]
+    assert build(tmp_path, "a.txt", token_flags=FLAG_NAMES[1::-1]).fingerprint == keys[3]
 
 
 def test_store_holds_only_the_marks_that_were_asked_for(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two\n")
-    built = build(tmp_path, "a.txt", marks=["word_start"])
-    assert {*built.document_marks(0).tolist()} == {0, bit("word_start")}
+    built = build(tmp_path, "a.txt", token_flags=["word_start"])
+    assert {*built.document_flags(0).tolist()} == {0, bit("word_start")}
 
 
 def test_store_drops_the_marks_of_unknown_tokens(tmp_path, here) -> None:
     (here / "a.txt").write_text("ßa bß ßc. ßd\nßß\ne\n")
     built = build(tmp_path, "a.txt", drop=True)
-    assert marked(built, "word_start") == "a |b c|. d"
-    assert marked(built, "sentence_start", 1) == "|e"
+    assert flagged(built, "word_start") == "a |b c|. d"
+    assert flagged(built, "sentence_start", 1) == "|e"
     assert built.counts.unknown == 6
 
 
@@ -258,8 +260,8 @@ def test_store_marks_are_the_same_for_any_number_of_workers(
     )
     for name in ("tokens.bin", "offsets.npy", "marks.bin"):
         assert (one.path / name).read_bytes() == (two.path / name).read_bytes()
-    assert marked(two, "word_start", 2000) == "|one |two|."
-    assert marked(two, "sentence_start", 3399) == "|three"
+    assert flagged(two, "word_start", 2000) == "|one |two|."
+    assert flagged(two, "sentence_start", 3399) == "|three"
 
 
 def test_store_with_damaged_marks_is_noticed_and_built_again(tmp_path, here) -> None:
@@ -279,12 +281,12 @@ def test_store_of_parallel_files_marks_the_second_side(tmp_path, here) -> None:
     (here / "a.zh").write_text("床前明月光。疑\ny\nz\n地\n")
     source = [{"files": ["a.en", "a.zh"], "format": "parallel"}]
     built = build(tmp_path, source)
-    assert marked(built, "second_side") == "one two. three|床|前|明|月|光|?|疑"  # no 。 in PLAIN
-    assert marked(built, "sentence_start") == "|one two. |three|床前明月光?|疑"
-    assert marked(built, "second_side", 2) == "last|地"
+    assert flagged(built, "second_side") == "one two. three|床|前|明|月|光|?|疑"  # no 。 in PLAIN
+    assert flagged(built, "sentence_start") == "|one two. |three|床前明月光?|疑"
+    assert flagged(built, "second_side", 2) == "last|地"
     assert (len(built), built.counts.empty, built.counts.lines) == (3, 1, 4)
     assert built.counts.characters == len("one two. three床前明月光。疑xylast地")
-    without = build(tmp_path, source, CharacterTokenizer(), marks=())
+    without = build(tmp_path, source, CharacterTokenizer(), token_flags=())
     assert without.document(2).tolist() == built.document(2).tolist()
 
 
@@ -314,10 +316,10 @@ def test_tokenizer_is_trained_on_both_sides_of_parallel_files(here) -> None:
 class Sentences(clm.Objective):
     """Next-token prediction that also says where words begin."""
 
-    marks = ("sentence_start", "word_start")
+    token_flags = ("sentence_start", "word_start")
 
     def example(self, ids, rng):
-        assert isinstance(ids, Marked)
+        assert isinstance(ids, FlaggedIds)
         return super().example(ids.ids, rng) | {"starts": ids.has("sentence_start")[:-1]}
 
 
@@ -326,7 +328,7 @@ def _stream(tmp_path, here, begin: int | None = 70) -> Stream:
     config = Config(train="a.txt")
     inputs, _ = resolve(config, None, tmp_path)
     made = store.build_corpus(
-        inputs, config, store.Encoding(PLAIN, marks=Sentences.marks), cache_dir=tmp_path
+        inputs, config, store.Encoding(PLAIN, token_flags=Sentences.token_flags), cache_dir=tmp_path
     )
     names = SimpleNamespace(vocab_size=500, bos_id=begin, eos_id=71, pad_id=None, unk_id=None)
     settings_ = clm.Config(max_length=16, contiguous=begin is None)
@@ -341,11 +343,11 @@ def test_examples_get_marks_beside_their_ids(tmp_path, here, begin) -> None:
     for piece in range(len(examples)):
         found = examples.source(piece)
         assert np.array_equal(found.ids, examples.ids(piece))
-        assert found.marks.shape == found.ids.shape
-        assert found.marks.dtype == np.uint8
+        assert found.token_flags.shape == found.ids.shape
+        assert found.token_flags.dtype == np.uint8
         frame = np.isin(found.ids, (*pieces.before, *pieces.after))
         assert frame.any() or piece
-        assert not found.marks[frame].any()
+        assert not found.token_flags[frame].any()
     # The first document by hand: "one two. three", cut after 17 tokens with its frame.
     first = examples.source(0)
     at = 0 if begin is None else 1
@@ -368,12 +370,12 @@ def test_format_sentences_has_a_sentence_a_line_and_documents_between_blank_line
 ) -> None:
     text = "Mr. Smith came. He left!\nthe end\n\n\none two. three\n"
     (here / "a.txt").write_text(text)
-    built = build(tmp_path, "a.txt", marks=["sentence_start"], format="sentences")
-    assert [marked(built, "sentence_start", n) for n in range(len(built))] == [
+    built = build(tmp_path, "a.txt", token_flags=["sentence_start"], format="sentences")
+    assert [flagged(built, "sentence_start", n) for n in range(len(built))] == [
         "|Mr. Smith came. He left!\n|the end",
         "|one two. three",
     ]
     # Of paragraphs, punctuation ends sentences, too; the stores differ.
-    other = build(tmp_path, "a.txt", marks=["sentence_start"], format="paragraphs")
-    assert marked(other, "sentence_start") == "|Mr. |Smith came. |He left!\n|the end"
+    other = build(tmp_path, "a.txt", token_flags=["sentence_start"], format="paragraphs")
+    assert flagged(other, "sentence_start") == "|Mr. |Smith came. |He left!\n|the end"
     assert built.fingerprint != other.fingerprint
