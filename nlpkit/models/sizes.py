@@ -8,8 +8,10 @@ numbers. Importable without torch.
 
 import math
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic import ValidationError
 
@@ -172,13 +174,7 @@ def _around(family: Family, size: int) -> Iterator[tuple[int, int]]:
     widths = family.widths()
     depths = [family.given[LAYERS]] if LAYERS in family.given else range(1, _MAX_LAYERS + 1)
     for layers in depths:
-        low, high = 0, len(widths)
-        while low < high:
-            middle = (low + high) // 2
-            if family.estimate(widths[middle], layers) < size:
-                low = middle + 1
-            else:
-                high = middle
+        low = bisect_left(widths, float(size), key=partial(family.estimate, layers=layers))
         for width in widths[max(0, low - 3) : low + 3]:
             yield width, layers
         # Deeper models of this size are ever narrower.

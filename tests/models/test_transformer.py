@@ -11,8 +11,9 @@ from torch import nn
 from nlpkit.checkpoints import hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
+from nlpkit.models.layers.positions import sinusoids
 from nlpkit.models.transformer import Config
-from nlpkit.models.transformer.model import Model, sinusoids
+from nlpkit.models.transformer.model import Model
 from tests._families import oracle, pairs
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._families.pairs import SOURCES

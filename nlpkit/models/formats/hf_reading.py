@@ -23,14 +23,10 @@ def read_config(form: HfFormat, config: type[_Config], settings: Settings) -> _C
         ValueError: the family does not support the value of a setting.
     """
     check_fixed(form.fixed, settings)
-    sizes = {}
-    for ours, theirs in form.sizes.items():
-        value = settings[theirs] if theirs in settings else form.defaults[theirs]
-        # JSON may contain 0 for 0.0.
-        is_integer = isinstance(value, int) and not isinstance(value, bool)
-        sizes[ours] = (
-            float(value) if is_integer and config.model_fields[ours].annotation is float else value
-        )
+    sizes = {
+        ours: settings[theirs] if theirs in settings else form.defaults[theirs]
+        for ours, theirs in form.sizes.items()
+    }
     given = form.read_config(settings, sizes)
     for ours, theirs in form.sizes.items():
         known = get_args(config.model_fields[ours].annotation)  # of a `Literal`

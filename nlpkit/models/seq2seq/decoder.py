@@ -77,19 +77,18 @@ class Alignment(nn.Module):
 
     MATRICES = {"key.weight": 1, "query.weight": 1, "place.weight": 1}  # noqa: RUF012
 
-    def __init__(
-        self, score: str, window: str, window_size: int, source_size: int, hidden_size: int
-    ):
+    def __init__(self, config: Config):
         super().__init__()
-        self.score, self.window, self.window_size = score, window, window_size
+        score, source, width = config.score, config.source_size, config.hidden_size
+        self.window, self.window_size = config.window, config.window_size
         # W_a h_s of general and additive; the additive query has a layer of its own, with the bias.
-        self.key = nn.Linear(source_size, hidden_size, bias=False) if score != "dot" else None
-        self.query = nn.Linear(hidden_size, hidden_size) if score == "additive" else None
-        self.weight = nn.Linear(hidden_size, 1, bias=False) if score == "additive" else None
+        self.key = nn.Linear(source, width, bias=False) if score != "dot" else None
+        self.query = nn.Linear(width, width) if score == "additive" else None
+        self.weight = nn.Linear(width, 1, bias=False) if score == "additive" else None
         self.place = self.place_weight = None
-        if window == "local_p":
-            self.place = nn.Linear(hidden_size, hidden_size, bias=False)  # W_p
-            self.place_weight = nn.Linear(hidden_size, 1, bias=False)  # v_p
+        if config.window == "local_p":
+            self.place = nn.Linear(width, width, bias=False)  # W_p
+            self.place_weight = nn.Linear(width, 1, bias=False)  # v_p
 
     def keys(self, values: Tensor) -> Tensor:
         """Return states of the encoder (M, E) as the score compares them, (M, C)."""
@@ -146,9 +145,7 @@ class Decoder(nn.Module):
         )
         self.alignment = self.combine = None
         if config.score is not None:
-            self.alignment = Alignment(
-                config.score, config.window, config.window_size, config.source_size, width
-            )
+            self.alignment = Alignment(config)
             # h~ = tanh(W_c [c; h]), Luong et al. 2015, eq. 5
             self.combine = nn.Linear(config.source_size + width, width, bias=False)
 

@@ -6,7 +6,7 @@ sources, targets and the output, or another one for sources with a vocabulary of
 whose layout checkpoints have. As in tensor2tensor and Marian, the sines of a position stand before
 its cosines; the paper alternates them.
 
-N tokens of the targets, M of the sources, P positions, C hidden_size, V vocabulary.
+N tokens of the targets, M of the sources, C hidden_size, V vocabulary.
 """
 
 import math
@@ -23,6 +23,7 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
 from nlpkit.models.layers.packs import dropout
+from nlpkit.models.layers.positions import sinusoids
 from nlpkit.models.transformer import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -114,14 +115,6 @@ class Model(EncoderDecoder):
             table = _sinusoids_on(*x.shape[1:], self.config.max_positions, x.device)
         x = x + F.embedding(layout.positions, table).to(x.dtype)
         return dropout(x, self.config.dropout, self.training)
-
-
-def sinusoids(positions: int, width: int) -> Tensor:
-    """Return the table (P, C) of sec. 3.5: sin(p / 10000^(2i / C)) for all i, then the cosines."""
-    place = torch.arange(positions, dtype=torch.float64)[:, None]
-    sines, cosines = (torch.arange(start, width, 2, dtype=torch.float64) for start in (0, 1))
-    angles = [place / 10000 ** (2 * (each // 2) / width) for each in (sines, cosines)]
-    return torch.cat([angles[0].sin(), angles[1].cos()], dim=1).float()
 
 
 @lru_cache(maxsize=4)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from nlpkit.attention.cache import Cache
 from nlpkit.models.layers.encoder import EncoderModel
 from nlpkit.models.layers.packs import dropout
+from nlpkit.models.layers.positions import sinusoids
 from nlpkit.models.xlm import Config, names
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -43,7 +44,8 @@ class Embeddings(nn.Module):
         """Draw the tables from N(0, embedding_std); positions are sines where they are fixed."""
         if self.config.sinusoidal:
             table = self.position_embedding
-            table.copy_(_sinusoids(len(table), table.shape[1], table.device))
+            sines, cosines = sinusoids(*table.shape).tensor_split(2, 1)  # here they take turns
+            table[:, 0::2], table[:, 1::2] = sines, cosines
         for parameter in self.parameters(recurse=False):
             nn.init.normal_(parameter, std=self.config.embedding_std)
 
@@ -53,14 +55,6 @@ class Embeddings(nn.Module):
         if langs is not None and self.language_embedding is not None:
             x = x + F.embedding(langs, self.language_embedding)
         return dropout(self.norm(x), self.config.dropout, self.training)
-
-
-def _sinusoids(positions: int, width: int, device: torch.device) -> Tensor:
-    """Return the position embeddings of Vaswani et al. 2017: sines and cosines in turn."""
-    position = torch.arange(positions, dtype=torch.float64, device=device)
-    even = torch.arange(0, width, 2, dtype=torch.float64, device=device)
-    angles = position[:, None] / 10000 ** (even / width)
-    return torch.stack([angles.sin(), angles.cos()], -1).flatten(1)[:, :width].float()
 
 
 class Model(EncoderModel):
