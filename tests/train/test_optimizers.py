@@ -260,7 +260,7 @@ def test_three_steps_of_muon_are_those_of_torch_on_single_matrices(
     model = _model(family)
     own = {"name": "muon", "adjust_lr_fn": adjust, **OWN["muon"]}
     made = optimizers(model, _settings(own, beta2=0.95))
-    assert [type(each).__name__ for each in made] == ["SplitMuon", "AdamW"]
+    assert [type(each).__name__ for each in made] == ["Muon", "AdamW"]
     parameters, numbers = [*model.parameters()], layer_matrices(model)
 
     def split(number: int, tensor: Tensor) -> list[Tensor]:

@@ -23,7 +23,7 @@ from nlpkit.runs import checks, fastest_precision
 from nlpkit.runs.planned import Planned
 from nlpkit.train import machine
 from nlpkit.train.log import NORMAL, QUIET, Log
-from nlpkit.train.split_muon import SplitMuon
+from nlpkit.train.optimizers import muon
 from tests import _tiny, _tiny_tasks
 from tests._processes import FSDP, SHARDED, launched
 
@@ -66,13 +66,13 @@ def test_muon_computes_in_the_type_that_the_run_has_chosen(
     monkeypatch.setattr(machine, "choose_precision", lambda *_: (precision, "said by the test"))
     monkeypatch.setattr(fastest_precision, "_speed", lambda *_: 2.0)
     types = set()
-    orthogonalized = SplitMuon._orthogonalized
+    orthogonalize = muon._orthogonalize
 
-    def noted(self: SplitMuon, *arguments: Any) -> Tensor:
-        types.add(self.dtype)
-        return orthogonalized(self, *arguments)
+    def noted(update: Tensor, steps: int) -> Tensor:
+        types.add(update.dtype)
+        return orthogonalize(update, steps)
 
-    monkeypatch.setattr(SplitMuon, "_orthogonalized", noted)
+    monkeypatch.setattr(muon, "_orthogonalize", noted)
     short = ("train.steps=1", "train.warmup_steps=0", "train.schedule=constant")
     _tiny.pretrain(tiny, tmp_path, MUON, "train.precision=auto", *short)
     assert types == {torch.float32 if precision == "fp32" else torch.bfloat16}
