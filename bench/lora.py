@@ -30,9 +30,8 @@ from nlpkit.models.cpm_ant import model as family
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
-from nlpkit.train.machine import configure_allocator
+from nlpkit.train.machine import configure_allocator, to_device
 from nlpkit.train.optim import optimizers
-from nlpkit.train.placement import to_device
 
 ROOT = Path(__file__).parent.parent
 BUDGET = 4096  # tokens of a batch

@@ -21,7 +21,7 @@ from nlpkit.objectives.examples import text
 from nlpkit.runs import build
 from nlpkit.runs.run import Training
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 
 WAYS = {"those read": text._find_rows, "all states": lambda *given: None}
 TYPES = (torch.float32, torch.bfloat16)

@@ -43,7 +43,7 @@ from nlpkit.evaluate.source import find_data
 from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 
 STEPS = 500
 NEAR = 0.55

@@ -4,7 +4,6 @@ Imports no torch, so that a finished or locked run is recognized quickly.
 """
 
 import fcntl
-import json
 import os
 import re
 import shutil
@@ -15,8 +14,8 @@ from pathlib import Path
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files
-from nlpkit.disk import name_path_in_errors, sync, write_json
-from nlpkit.errors import FileError, TryAgain, UsageError
+from nlpkit.disk import name_path_in_errors, read_json, sync, write_json
+from nlpkit.errors import TryAgain, UsageError
 from nlpkit.json_types import JsonObject
 
 RECIPE, STATUS, METRICS, LOCK = "recipe.yaml", "run.json", "metrics.jsonl", "lock"
@@ -104,15 +103,7 @@ class RunDirectory:
     def status(self) -> JsonObject:
         """Return `run.json`, or an empty dict before the first step."""
         path = self.path / STATUS
-        try:
-            status = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, RecursionError) as error:
-            raise FileError(f"{path}: cannot be read: {error}") from error
-        if not isinstance(status, dict):
-            raise FileError(f"{path}: is not a JSON object; remove it to continue")
-        return status
+        return read_json(path) if path.exists() else {}
 
     def set_status(self, **values: object) -> None:
         """Add `values` to `run.json`."""

@@ -31,7 +31,7 @@ from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 from nlpkit.train.schedule import batches_per_epoch, long_warmup, mean_batches
 
 

@@ -17,7 +17,7 @@ from nlpkit.data.loader import Stream
 from nlpkit.recipe import Resolved
 from nlpkit.runs.run import Training
 from nlpkit.train import machine
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 
 _STATUS = "precision"  # in run.json
 _TOKENS = (250, 600, 1000)  # of the batch of each round

@@ -31,8 +31,8 @@ from nlpkit.runs.run import Data, ModelPart, Run, Training, from_first, token_ch
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
+from nlpkit.train.machine import is_wrapped, make_accelerator
 from nlpkit.train.optim import optimizers
-from nlpkit.train.placement import is_wrapped, make_accelerator
 from nlpkit.train.schedule import batches_per_step, resolve_steps
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag
@@ -250,9 +250,9 @@ def _pace(run: Run, state: State) -> Pace:
     """Return the pace of the run: a clock if it has a budget of time."""
     if run.settings.budget_seconds is None:
         return Pace(run.settings)
-    from nlpkit.train import budget, snapshot
+    from nlpkit.train import budget, shards
 
-    snapshot.import_early()
+    shards.import_early()
     state.times.follow(run.settings)
     lost = budget.Recorded()
     if run.accelerator.is_main_process:

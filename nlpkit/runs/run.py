@@ -30,7 +30,7 @@ from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe import Resolved
 from nlpkit.train.log import Log
-from nlpkit.train.placement import unwrapped
+from nlpkit.train.machine import unwrapped
 from nlpkit.train.settings import ResolvedTraining
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.run import Run, from_first
-from nlpkit.train import snapshot
+from nlpkit.train import shards
 from nlpkit.train.state import State
 
 FITTED = "fitted"  # what `train.memory` chose when the run began; also in run.json
@@ -39,14 +39,14 @@ def save(run: Run, state: State, best: bool) -> None:
     path, best_by = run.directory.path, run.settings.best_by
     existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if existing is None:
-        others = {files.OPTIMIZER_STATE: snapshot.optimizer_state(run.training, run.optimizers)}
+        others = {files.OPTIMIZER_STATE: shards.optimizer_state(run.training, run.optimizers)}
         if run.average and run.average.mean:
-            trained = snapshot.weights(run.training)
+            trained = shards.weights(run.training)
             check_finite(state.step, trained)
             # Copies: on a CPU, the tensors are those of the model, which now take the average.
             others[files.TRAINED] = {name: each.clone() for name, each in trained.items()}
         with run.averaged():
-            weights = snapshot.weights(run.training)
+            weights = shards.weights(run.training)
             check_finite(state.step, weights)
             if run.accelerator.is_main_process:
                 _write(run, state, weights, others)

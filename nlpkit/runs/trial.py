@@ -15,8 +15,8 @@ from nlpkit.runs.planned import Planned
 from nlpkit.runs.run import Training
 from nlpkit.train import machine, memory, recompute
 from nlpkit.train.average import Average
+from nlpkit.train.machine import to_device
 from nlpkit.train.optim import optimizers
-from nlpkit.train.placement import to_device
 
 _VARIED = 8  # batches
 

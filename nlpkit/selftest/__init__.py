@@ -42,7 +42,7 @@ from nlpkit.selftest.subject import (
 )
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.placement import make_accelerator
+from nlpkit.train.machine import make_accelerator
 from nlpkit.train.signals import StopFlag
 
 # Upper limits of settings of the model.

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from nlpkit.contracts.batch import IGNORE, Batch, Loss
 from nlpkit.objectives.examples.text import forward
 from nlpkit.selftest.subject import Example, Subject
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 
 # The names of the heads of `token_loss`: the second one has rows of other tokens than the pack's,
 # where a loss runs the model once more.

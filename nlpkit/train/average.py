@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from nlpkit.train import placement
+from nlpkit.train import shards
 from nlpkit.train.sections import AverageConfig
 
 
@@ -63,7 +63,7 @@ class Average:
         self.mean = [each.detach().clone() for each in self.parameters]
 
     def _exchange(self) -> None:
-        placement.release(self.module)
+        shards.release(self.module)
         for parameter, mean in zip(self.parameters, self.mean, strict=bool(self.mean)):
             kept = parameter.detach().clone()
             parameter.detach().copy_(mean)

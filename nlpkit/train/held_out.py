@@ -17,7 +17,7 @@ from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.train.losses import LossSums, reduced
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 from nlpkit.train.signals import StopFlag
 
 

@@ -24,8 +24,8 @@ from nlpkit.train import machine
 from nlpkit.train.held_out import Overfitting, in_words
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
+from nlpkit.train.machine import to_device
 from nlpkit.train.optim import set_rates
-from nlpkit.train.placement import to_device
 from nlpkit.train.schedule import lr_factor
 from nlpkit.train.settings import ResolvedTraining
 from nlpkit.train.signals import StopFlag

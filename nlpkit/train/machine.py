@@ -1,4 +1,6 @@
-"""Chooses the device, the precision and the settings of the memory allocator; the used memory."""
+"""Where a run computes: its device, precision and processes, the allocator, the used memory."""
+
+from __future__ import annotations
 
 import ctypes
 import os
@@ -6,12 +8,25 @@ import platform
 import re
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
+from nlpkit.contracts.batch import Batch
 from nlpkit.errors import UsageError
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+    from nlpkit.train.log import Log
+    from nlpkit.train.settings import Config
+
+# What `accelerate launch` sets for --use_fsdp and --dynamo_backend.
+FSDP, _COMPILER = "ACCELERATE_USE_FSDP", "ACCELERATE_DYNAMO_BACKEND"
 # glibc's mallopt parameters (malloc.h)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # What Linux calls them on processors of Intel, of AMD, of Arm.
@@ -119,3 +134,80 @@ def read_table(path: Path) -> dict[str, int]:
         if values and values[0].isdigit():
             table[name] = int(values[0]) * (1024 if values[1:] == ["kB"] else 1)
     return table
+
+
+def is_asked(name: str, default: str = "false") -> bool:
+    """Return whether a variable of the environment is set to yes."""
+    return os.environ.get(name, default).lower() not in ("false", "0", "no")
+
+
+def is_wrapped(number: int) -> bool:
+    """Return whether the model of so many processes is wrapped: one is if it is compiled."""
+    return number > 1 or is_asked(_COMPILER)
+
+
+def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
+    """Return the accelerator; `Training` applies autocast, as the precision is chosen later.
+
+    Raises:
+        UsageError: the device is not available.
+    """
+    from accelerate import Accelerator, PartialState
+
+    on_cpu = find_device(device).type == "cpu"
+    if device not in ("auto", "cpu"):
+        os.environ["ACCELERATE_TORCH_DEVICE"] = device
+    configure_allocator()
+    if on_cpu and torch.get_num_threads() > 1:
+        from nlpkit.train import spinning
+
+        spinning.start(log.info)
+    # On a CPU, several processes form a group only with `cpu=True`.
+    processes = PartialState(cpu=on_cpu)
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != processes.num_processes:
+        raise UsageError(
+            f"{launched} processes were launched, but {processes.num_processes} form a group; "
+            "check the launcher's options and --device"
+        )
+    if not processes.is_main_process:
+        log.verbosity = -1  # only rank 0 logs
+    # It would shard on GPUs only: on CPUs it takes DistributedDataParallel without a word.
+    asked = os.environ.pop(FSDP, None)
+    accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
+    if asked is not None:
+        os.environ[FSDP] = asked
+    if settings.deterministic:
+        use_deterministic_algorithms(accelerator.device)
+    return accelerator
+
+
+def unwrapped(module: Any) -> Any:
+    """Return the module that `wrap` was given.
+
+    As `Accelerator.unwrap_model`, which imports torch's compiler to look for compiled modules.
+    """
+    module = getattr(module, "_orig_mod", module)  # compiled as `accelerate launch` was asked to
+    return module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """Return the members of all `nn.ModuleList` that have parameters, without those inside them."""
+    found = []
+    for child in module.children():
+        if isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList):
+            found += [child] if [*child.parameters()] else []
+        else:
+            found += layers(child)
+    return found
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """Return the batch with its arrays as tensors on `device`."""
+
+    def move(array: Any) -> Any:
+        tensor = torch.from_numpy(array) if isinstance(array, np.ndarray) else array
+        return tensor.to(device, non_blocking=True) if isinstance(tensor, Tensor) else tensor
+
+    fields = {name: move(array) for name, array in batch.fields.items()}
+    return replace(batch, fields=fields)

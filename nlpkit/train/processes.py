@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from nlpkit.contracts.batch import Batch
 from nlpkit.plural import number_of
-from nlpkit.train.placement import FSDP, is_asked, layers, to_device
+from nlpkit.train.machine import FSDP, is_asked, layers, to_device
 
 # What `accelerate launch --use_fsdp` sets beside FSDP; `torchrun` and others may set it, too.
 _OFFLOAD, _RESHARD = "FSDP_OFFLOAD_PARAMS", "FSDP_RESHARD_AFTER_FORWARD"

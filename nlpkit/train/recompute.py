@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nlpkit.errors import UsageError
-from nlpkit.train.placement import layers
+from nlpkit.train.machine import layers
 
 
 def apply(model: nn.Module) -> None:

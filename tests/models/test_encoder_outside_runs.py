@@ -22,7 +22,7 @@ from nlpkit.errors import RecipeError
 from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.losses import LossSums
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 from tests import _processes, _tiny
 from tests._tiny_tasks import rows_of, write_rows
 

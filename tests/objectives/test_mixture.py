@@ -23,7 +23,7 @@ from nlpkit.evaluate import source
 from nlpkit.objectives import mixture
 from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 from tests import _processes, _tiny
 from tests._schema import validator
 

@@ -18,7 +18,7 @@ from nlpkit.generate.texts import Writer
 from nlpkit.objectives import seq2seq
 from nlpkit.objectives.examples.text import forward
 from nlpkit.tokenizers import bpe, wordpiece
-from nlpkit.train.placement import to_device
+from nlpkit.train.machine import to_device
 from tests.parts.encoder_decoder import Config
 from tests.parts.encoder_decoder.model import Model
 

@@ -118,7 +118,7 @@ def _step(optimizer: Any, closure: None = None) -> None:
     """
     import torch
 
-    from nlpkit.train import placement
+    from nlpkit.train import shards
 
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -128,13 +128,13 @@ def _step(optimizer: Any, closure: None = None) -> None:
             if "momentum_buffer" not in state:
                 state["momentum_buffer"] = torch.zeros_like(parameter.grad)
             momentum = state["momentum_buffer"]
-            whole = [placement.whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
+            whole = [shards.whole(tensor) for tensor in (parameter, parameter.grad, momentum)]
             split = [_split(tensor, group["matrices"]) for tensor in whole]
             for matrix, grad, kept in zip(*split, strict=True):
                 _update(group, optimizer.dtype, matrix, grad, kept)
-            if placement.is_shard(parameter):
-                placement.fill(parameter, whole[0])
-                placement.fill(momentum, whole[2])
+            if shards.is_shard(parameter):
+                shards.fill(parameter, whole[0])
+                shards.fill(momentum, whole[2])
 
 
 def _split(tensor: Tensor, count: int) -> list[Tensor]:
