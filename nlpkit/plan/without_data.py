@@ -98,12 +98,17 @@ def _make_side(resolved: Resolved, section: sections.Tokenizer | sections.Side) 
         return tokenizer_files.load(resolved.path(section.path))[1]
     assert section.kind is not None
     kind: type[Tokenizer] = registry.load("tokenizers", section.kind).Tokenizer
+    wanted = section.config.setting("vocab_size")
+    if wanted is None:
+        raise UsageError(f"--no-data: tokenizer {section.kind} has no vocab_size")
     made = kind.train(["made up, made up"] * 2, section.config)
-    lacking = section.config.setting("vocab_size", made.vocab_size) - made.vocab_size
+    lacking = wanted - made.vocab_size
+    if "vocab_size" in vars(made):
+        vars(made)["vocab_size"] += lacking
+        return made
     # Special tokens that are added to it count beside those that it lacks.
     size = property(lambda own: kind.vocab_size.__get__(own) + lacking)
-    untrained = type("Untrained", (kind,), {"vocab_size": size})
-    made.__class__ = untrained
+    made.__class__ = type("Untrained", (kind,), {"vocab_size": size})
     return made
 
 

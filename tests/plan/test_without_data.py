@@ -13,7 +13,7 @@ from nlpkit.errors import UsageError
 from nlpkit.models.flops import step_flops
 from nlpkit.plan import without_data
 from nlpkit.train.log import QUIET, Log
-from tests import _tiny
+from tests import _dotted, _tiny
 
 NO_TEXT = "data.train=[/nowhere/*.txt]"
 
@@ -96,6 +96,19 @@ def test_task_without_a_greatest_length_is_refused() -> None:
     changed = resolved.recipe.model_copy(update={"objective": sections})
     with pytest.raises(UsageError, match="--no-data: objective tagging has rows of any length"):
         without_data.make(replace(resolved, recipe=changed))
+
+
+def test_parts_of_ones_own_are_planned_unless_data_decide_their_size(tmp_path: Path) -> None:
+    folder = _dotted.package(tmp_path)
+    text = _dotted.recipe("mylab.own", "mylab.backwards").replace("[TRAIN]", "[none.txt]")
+    (folder / "tiny.yaml").write_text(text.replace("[VALID]", "[none.txt]"), "utf-8")
+    words = ("plan", "tiny.yaml", "--no-data", "--json", "-q")
+    code, out, err = _dotted.script(folder, *words)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["data"]["vocabulary"] == 120
+    code, _, err = _dotted.script(folder, *words, "--set", "tokenizer={kind: mylab.letters}")
+    said = "nlpkit: --no-data: tokenizer mylab.letters has no vocab_size\n"
+    assert (code, err) == (2, said)
 
 
 def test_command_reads_no_data_and_says_how_long_a_card_takes() -> None:
