@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
 from nlpkit.json_types import JsonObject
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
 
 KEPT_MESSAGES = 20  # malformed rows of which it is kept what is wrong
-
-Values = dict[str, Any]  # strings, numbers, lists as in JSON, and arrays
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,10 @@ class RowError(Exception):
         super().__init__(what, line)
         self.what = what
         self.line = line
+
+
+# Of each row its line, from 1, and its values (those of JSON, and arrays) or what is wrong with it.
+Rows: TypeAlias = Iterator[tuple[int, JsonObject | RowError]]
 
 
 class LeftOut(RowError):
@@ -113,13 +115,13 @@ class Row(Protocol):
     def text(self, column: str) -> str:
         """Return the text in a column, at a path or of a template; raise `RowError`."""
 
-    def find(self, column: str) -> Any:
+    def find(self, column: str) -> object:
         """Return the value in a column or at a path, unchecked; raise `RowError` if none is."""
 
     def array(self, column: str) -> np.ndarray:
         """Return the array in a column, such as an image; raise `RowError`."""
 
-    def value(self, column: str) -> Any:
+    def value(self, column: str) -> object:
         """Return the value in a column or at a path; raise `RowError` if there is no valid one."""
 
 
@@ -134,10 +136,8 @@ class Reader(Protocol):
     DOCUMENTS: str = "rows"
 
     @abstractmethod
-    def rows(
-        self, file: TextFile, columns: Sequence[str], counts: Counts
-    ) -> Iterator[tuple[int, Values | RowError]]:
-        """Yield for each row that is not blank its line (from 1), and its values or the error.
+    def rows(self, file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
+        """Yield the rows that are not blank.
 
         The task reads `columns`. Lines, blank lines and empty texts are added to `counts`.
 

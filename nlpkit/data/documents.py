@@ -156,11 +156,8 @@ def finish(file: TextFile, config: Config, counts: Counts) -> None:
     Where `config.on_error` is skip, a file without any row (such as an empty shard) is counted as
     bad; one whose every row is bad is an error all the same.
     """
-    if not counts.documents and not counts.held_out:
-        _explain_nothing(file, config, counts)
-
-
-def _explain_nothing(file: TextFile, config: Config, counts: Counts) -> None:
+    if counts.documents or counts.held_out:
+        return
     if counts.bad:
         raise DataError(
             f"{file.name}: {all_of(counts.bad, 'rows are malformed')}; the first: "
@@ -168,11 +165,8 @@ def _explain_nothing(file: TextFile, config: Config, counts: Counts) -> None:
         )
     what = "empty file"
     if counts.lines:
-        blank, empty = (
-            number_of(counts.blank, "blank lines"),
-            number_of(counts.empty, "empty texts"),
-        )
-        what = f"no documents: {blank}, {empty}"
+        what = f"no documents: {number_of(counts.blank, 'blank lines')}, "
+        what += number_of(counts.empty, "empty texts")
     if config.on_error == "stop":
         raise DataError(f"{file.name}: {what}")
     counts.add_bad(Bad(file.name, max(counts.lines, 1), what))

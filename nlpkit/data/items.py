@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
-from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, Values
+from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
 from nlpkit.data.cache import Callbacks, content_hash
@@ -49,7 +48,7 @@ class Row:
             self.value(column)
         return template.text_at(self.values, column)
 
-    def find(self, column: str) -> Any:
+    def find(self, column: str) -> object:
         """Return the value in a column or at a path, unchecked; raise `RowError` if none is."""
         return template.value_at(self.values, column)
 
@@ -60,7 +59,7 @@ class Row:
             raise RowError(f'"{column}" is {kind_of(value)}, not an array')
         return value
 
-    def value(self, column: str) -> Any:
+    def value(self, column: str) -> object:
         """Return the value in a column or at a path; raise `RowError` if there is no valid one."""
         value = self.find(column)
         _check_text(f'"{column}"', value)
@@ -157,7 +156,7 @@ def _count_bad(error: RowError, file: str, line: int, config: Config, counts: Co
     counts.add_bad(Bad(file, line, error.what))
 
 
-def _is_held_out(values: Values, config: Config) -> bool:
+def _is_held_out(values: JsonObject, config: Config) -> bool:
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=_plain)
     return is_held_out(text.encode("utf-8", "replace"), config.valid_fraction)
 

@@ -66,7 +66,11 @@ def lines(file: TextFile) -> Iterator[bytes]:
             left -= len(raw)
             number += 1
             if number == 1 and file.start == 0:
-                _check_encoding(raw, file)
+                if raw.startswith(_UTF16_MARKS):
+                    raise DataError(
+                        f"{file.name}:1: UTF-16 or UTF-32 text (it begins with a byte order mark); "
+                        f"UTF-8 is needed: iconv -f UTF-16 -t UTF-8"
+                    )
                 raw = raw.removeprefix(_UTF8_MARK)
             if len(raw) > LONGEST_LINE:
                 raise DataError(
@@ -76,14 +80,6 @@ def lines(file: TextFile) -> Iterator[bytes]:
             if raw.endswith(b"\n"):
                 raw = raw[: -2 if raw.endswith(b"\r\n") else -1]
             yield raw
-
-
-def _check_encoding(raw: bytes, file: TextFile) -> None:
-    if raw.startswith(_UTF16_MARKS):
-        raise DataError(
-            f"{file.name}:1: UTF-16 or UTF-32 text (it begins with a byte order mark); "
-            f"UTF-8 is needed: iconv -f UTF-16 -t UTF-8"
-        )
 
 
 def check_characters(text: str, name: str = "the text", by_line: bool = False) -> None:

@@ -6,27 +6,23 @@ around it. Entries of an array that is no list of rows have its numbers as names
 Lists that belong together, entry by entry, are one last step: `questions+options+answers`.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
-from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.reader import RowError, Rows
 from nlpkit.data.lines import kind_of, no_such
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 
 BEFORE = "before"  # the column of the entries of the list that come before the row's
-Values = dict[str, Any]
 
 
-class Located(JsonObject):
+class ObjectWithLine(JsonObject):
     """An object that knows the line at which it begins."""
 
     line = 0
 
 
-def expand_rows(
-    read: Iterable[tuple[int, Values | RowError]], path: str | None, history: int | None
-) -> Iterator[tuple[int, Values | RowError]]:
+def expand_rows(read: Rows, path: str | None, history: int | None) -> Rows:
     """Yield the line and the values of the rows at `path`; without a path, those that are read.
 
     With `history` a row has up to so many entries before it as `before`; the first of a list, which
@@ -48,8 +44,8 @@ def expand_rows(
 
 
 def _rows(
-    value: Any, steps: list[str], around: JsonMapping, history: int | None
-) -> Iterator[Located]:
+    value: object, steps: list[str], around: JsonMapping, history: int | None
+) -> Iterator[ObjectWithLine]:
     """Yield the rows below a value; `around` are the values of the objects around it."""
     step, *later = steps
     named = _name_values(value)
@@ -59,13 +55,11 @@ def _rows(
         if name not in named:
             raise RowError(no_such(name, list(named)))
     around = {**around, **{name: each for name, each in named.items() if name not in names}}
-    lists = [named[name] for name in names]
+    found = named[names[0]]
     if len(names) > 1:
-        entries: list[Any] = [dict(zip(names, each, strict=True)) for each in _pairs(names, lists)]
-    elif isinstance(lists[0], list):
-        entries = lists[0]
+        entries = _join_lists({name: named[name] for name in names})
     else:
-        entries = [lists[0]]
+        entries = found if isinstance(found, list) else [found]
     for number, entry in enumerate(entries):
         if later:
             yield from _rows(entry, later, around, history)
@@ -76,14 +70,14 @@ def _rows(
             yield row
 
 
-def _row(entry: Any, step: str, around: JsonMapping, line: int) -> Located:
+def _row(entry: object, step: str, around: JsonMapping, line: int) -> ObjectWithLine:
     own = _name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
-    row = Located({**around, **own})
+    row = ObjectWithLine({**around, **own})
     row.line = getattr(entry, "line", line)
     return row
 
 
-def _name_values(value: Any) -> JsonMapping:
+def _name_values(value: object) -> JsonMapping:
     """Return the values of an object, or of an array by their numbers."""
     if isinstance(value, list):
         return {str(number): entry for number, entry in enumerate(value)}
@@ -92,15 +86,13 @@ def _name_values(value: Any) -> JsonMapping:
     return value
 
 
-def _pairs(names: list[str], lists: list[Any]) -> Iterator[tuple[Any, ...]]:
-    for name, each in zip(names, lists, strict=True):
+def _join_lists(lists: JsonMapping) -> list[JsonObject]:
+    """Return the entries of lists that belong together as objects; raise `RowError`."""
+    for name, each in lists.items():
         if not isinstance(each, list):
             raise RowError(f'"{name}" is {kind_of(each)}, not an array')
-    sizes = {len(each) for each in lists}
-    if len(sizes) > 1:
-        what = ", ".join(
-            f'"{name}" has {number_of(len(each), "entries")}'
-            for name, each in zip(names, lists, strict=True)
-        )
+    if len({len(each) for each in lists.values()}) > 1:
+        sizes = [f'"{name}" has {number_of(len(each), "entries")}' for name, each in lists.items()]
+        what = ", ".join(sizes)
         raise RowError(f"{what}; one of each belongs together")
-    yield from zip(*lists, strict=True)
+    return [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]

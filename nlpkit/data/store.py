@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from nlpkit.contracts.batch import bit
 from nlpkit.contracts.reader import Counts, TextFile
@@ -49,8 +48,11 @@ def build_corpus(
     An input may be without documents where `part` leaves it none, but not all of them.
     """
     callbacks = callbacks or Callbacks()
-    more: Any = {"cache_dir": cache_dir, "part": part, "callbacks": callbacks}
-    corpus = Corpus([(build(e.files, config, encoding, **more), e.weight) for e in inputs])
+    stores = [
+        build(each.files, config, encoding, cache_dir=cache_dir, part=part, callbacks=callbacks)
+        for each in inputs
+    ]
+    corpus = Corpus([(store, each.weight) for store, each in zip(stores, inputs, strict=True)])
     if not len(corpus):
         name = inputs[0].files[0].name if len(inputs) == 1 else "data.train"
         raise DataError(f"{name}: {_explain_empty(config, part, corpus.counts)}")

@@ -9,7 +9,7 @@ A template is a text with `{COLUMN}`, where COLUMN is a path; `{{` and `}}` are 
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import AfterValidator, Field, PlainValidator
 
@@ -113,13 +113,13 @@ def as_template(text: str | Sequence[str], separator: str = "\n") -> str:
     return separator.join(map(as_template, text))
 
 
-def value_at(values: JsonMapping, path: str) -> Any:
+def value_at(values: JsonMapping, path: str) -> object:
     """Return the value of a column or at a path; raise `RowError` if there is none."""
     if path in values or "." not in path:
         if path not in values:
             raise RowError(no_such(path, list(values)))
         return values[path]
-    found: Any = values
+    found: object = values
     done = ""
     for step in path.split("."):
         found = _step(found, step, done)
@@ -127,7 +127,7 @@ def value_at(values: JsonMapping, path: str) -> Any:
     return found
 
 
-def _step(value: Any, step: str, done: str) -> Any:
+def _step(value: object, step: str, done: str) -> object:
     """Return what a step leads to; `done` is the path so far."""
     where = f'"{done}": ' if done else ""
     if isinstance(value, Mapping):

@@ -113,7 +113,7 @@ def number(row: Row, column: str) -> float:
     """Return the number in a column, which may be text; raise `RowError`."""
     value = row.value(column)
     try:
-        parsed = float(value) if not isinstance(value, (bool, type(None))) else math.nan
+        parsed = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         parsed = math.nan
     if not math.isfinite(parsed):

@@ -238,14 +238,16 @@ def _name_tag(tag: object, number: int, config: Config) -> object:
 def _tags(row: Row, config: Config) -> list[str]:
     """Return the tags of a row, in their scheme; raise `RowError`."""
     value = row.value(config.tags)
-    tags = value.split() if isinstance(value, str) else value
-    if not isinstance(tags, list):
+    entries = value.split() if isinstance(value, str) else value
+    if not isinstance(entries, list):
         raise RowError(f'"{config.tags}" is {kind_of(value)}, not a list of strings')
-    tags = [_name_tag(tag, number, config) for number, tag in enumerate(tags, 1)]
-    for number, tag in enumerate(tags, 1):
+    tags: list[str] = []
+    for number, entry in enumerate(entries, 1):
+        tag = _name_tag(entry, number, config)
         if not isinstance(tag, str) or len(tag.split()) != 1 or tag != tag.strip():
             what = repr(tag) if isinstance(tag, str) else kind_of(tag)
             raise RowError(f'"{config.tags}": tag {number} is {what}, not a string without spaces')
+        tags.append(tag)
     if config.scheme is not None:
         try:
             parse(tags, config.scheme)

@@ -62,7 +62,7 @@ def load_tokenizer(
         raise FileError(
             f"{directory}: the model has {rows} tokens and {name} has {tokenizer.vocab_size}"
         )
-    check_sources(directory, loaded.config, tokenizer)
+    check_sources(directory, loaded.config.source_vocab_size, tokenizer)
     return tokenizer
 
 

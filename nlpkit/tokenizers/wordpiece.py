@@ -12,7 +12,7 @@ normalized stands in its `tokenizer_config.json`.
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -21,6 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonObject
 from nlpkit.tokenizers.library import text_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.text_files import count_characters
@@ -142,13 +143,13 @@ def _read_normalizer(file: Path) -> normalizers.BertNormalizer:
         value = value.get("content") if isinstance(value, dict) else value
         if value not in (token, None):
             raise FileError(f"{file}: {name} is {value!r}; kind wordpiece has {token}")
-    found: list[Any] = []
-    for name, default in _NORMALIZATION.items():
-        value = settings.get(name, default)
-        if not isinstance(value, bool) and value is not default:
+    found: JsonObject = {
+        name: settings.get(name, default) for name, default in _NORMALIZATION.items()
+    }
+    for name, value in found.items():
+        if not isinstance(value, bool) and value is not _NORMALIZATION[name]:
             raise FileError(f"{file}: {name} is {value!r}; must be true or false")
-        found.append(value)
-    return _normalizer(*found)
+    return _normalizer(*found.values())
 
 
 def _learn(words: Counter[str], config: Config) -> dict[str, int]:

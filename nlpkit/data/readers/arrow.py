@@ -3,9 +3,9 @@
 Read batch by batch, memory-mapped, with pyarrow. A row's line is its number.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.data.readers.parquet import AT_ONCE, arrow_errors, choose_columns, rows_of
 
 ENDINGS = (".arrow", ".feather")
@@ -13,9 +13,7 @@ FILES = ("rows",)
 _FILE_MAGIC = b"ARROW1"  # what a file begins with that is no stream
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the rows; raise `DataError` for a damaged file, `UsageError` without pyarrow."""
     with arrow_errors(file):
         import pyarrow

@@ -5,9 +5,9 @@ cells by column, `1`, `2`, …, also called `words` (the first) and `tags` (the 
 lines are left out. The row's line is that of its first word.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import decode, lines
 from nlpkit.plural import number_of
 
@@ -17,9 +17,7 @@ DOCUMENTS = ""
 _DOCUMENT = b"-DOCSTART-"
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the columns of each sentence; one whose lines differ in columns is a `RowError`."""
     held: list[list[str]] = []
     begin, number, wrong = 0, 0, False
@@ -53,7 +51,7 @@ def _cells(raw: bytes, held: list[list[str]]) -> list[str]:
     return cells
 
 
-def _columns(sentence: list[list[str]]) -> Values:
+def _columns(sentence: list[list[str]]) -> dict[str, list[str]]:
     columns = [list(column) for column in zip(*sentence, strict=True)]
     named = {str(number): column for number, column in enumerate(columns, 1)}
     return {"words": columns[0], "tags": columns[-1], **named}

@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import decode, lines
 from nlpkit.data.template import is_number
 from nlpkit.errors import DataError
@@ -15,9 +15,7 @@ ENDINGS = (".csv",)
 FILES = ("rows",)
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the cells by the names of the header, or by number if `columns` are numbers."""
     return name_cells(file, _cells(file), columns, counts)
 
@@ -28,7 +26,7 @@ def name_cells(
     columns: Sequence[str],
     counts: Counts,
     names: list[str] | None = None,
-) -> Iterator[tuple[int, Values | RowError]]:
+) -> Rows:
     """Yield the line number and the cells by column name of each row, or a `RowError`.
 
     The `names` are in the first row. If all `columns` are numbers (from 1), there is no header.

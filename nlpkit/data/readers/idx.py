@@ -6,12 +6,12 @@ database of handwritten digits".
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import IO
 
 import numpy as np
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.data.lines import file_errors, open_bytes
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
@@ -24,9 +24,7 @@ _MAX_PIXELS = 1 << 26  # per image; a header with more is broken
 _KINDS = {_IMAGES: "images", _LABELS: "labels"}
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield `image`, uint8 (height, width), and `label`, an integer; the line is the row number.
 
     Raises:

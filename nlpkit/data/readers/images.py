@@ -3,12 +3,12 @@
 Needs pillow.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import open_bytes
 from nlpkit.errors import UsageError, not_installed
 
@@ -19,9 +19,7 @@ DOCUMENTS = ""
 _GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P")
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the one row of a file: `image`, uint8 (height, width) or (height, width, 3), `label`.
 
     Transparency is ignored. An image with 16 bits per pixel is a `RowError`.

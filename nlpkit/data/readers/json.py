@@ -7,23 +7,21 @@ whole; one object a line is `jsonl`. A row's line is that of its object.
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from json import decoder, scanner
 from typing import Any
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import decode, kind_of, lines
-from nlpkit.data.nested import Located
+from nlpkit.data.nested import ObjectWithLine
 from nlpkit.errors import DataError
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
 FILES = ("rows",)
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the entries of the array, or the object; raise `DataError` if the file is no JSON."""
     content = read(file, counts)
     line = 1
@@ -37,15 +35,15 @@ def rows(
         yield line, row
 
 
-def _first_line(value: Any) -> int:
+def _first_line(value: object) -> int:
     """Return the line of a value's first object, or 0."""
-    if isinstance(value, Located):
+    if isinstance(value, ObjectWithLine):
         return value.line
     return next(filter(None, map(_first_line, value)), 0) if isinstance(value, list) else 0
 
 
-def read(file: TextFile, counts: Counts) -> Any:
-    """Return the value of a JSON file, whose objects are `Located`; raise `DataError`."""
+def read(file: TextFile, counts: Counts) -> object:
+    """Return the value of a JSON file, whose objects are `ObjectWithLine`; raise `DataError`."""
     texts = []
     for number, raw in enumerate(lines(file), 1):
         try:
@@ -55,9 +53,9 @@ def read(file: TextFile, counts: Counts) -> Any:
     counts.lines += len(texts)
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
 
-    def parse(text_and_end: tuple[str, int], *arguments: Any) -> tuple[Located, int]:
+    def parse(text_and_end: tuple[str, int], *arguments: Any) -> tuple[ObjectWithLine, int]:
         values, end = decoder.JSONObject(text_and_end, *arguments)  # type: ignore[attr-defined]
-        found = Located(values)
+        found = ObjectWithLine(values)
         found.line = bisect_right(starts, text_and_end[1] - 1)
         return found, end
 

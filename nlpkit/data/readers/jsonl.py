@@ -1,19 +1,18 @@
 """Rows of JSON objects, one per line."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import decode, kind_of, lines
+from nlpkit.json_types import JsonObject
 
 ENDINGS = (".jsonl", ".json", ".ndjson")
 FILES = ("rows",)
 DOCUMENTS = "lines"
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the objects; a repeated key is a `RowError`."""
     example = columns[0] if columns else "text"
     for number, raw in enumerate(lines(file), 1):
@@ -27,7 +26,7 @@ def rows(
             yield number, error
 
 
-def parse(line: str, example: str) -> Values:
+def parse(line: str, example: str) -> JsonObject:
     """Return the object in a line; raise `RowError`. `example` is a key that it should have."""
     try:
         row = json.loads(line, object_pairs_hook=_refuse_twins)

@@ -1,9 +1,9 @@
 """Two text files, a source and its translation: each row has a `source` and a `target` line."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import decode, lines
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
@@ -13,9 +13,7 @@ FILES = ("source", "target")
 DOCUMENTS = "lines"
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the pairs of lines; pairs with an empty line are only counted.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.errors import DataError, UsageError, not_installed
 
 ENDINGS = (".parquet",)
@@ -15,9 +15,7 @@ FILES = ("rows",)
 AT_ONCE = 1024  # rows of a batch
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the rows; raise `DataError` for a damaged file, `UsageError` without pyarrow."""
     with arrow_errors(file):
         from pyarrow import parquet
@@ -50,7 +48,7 @@ def choose_columns(columns: Sequence[str], names: Sequence[str]) -> list[str] | 
     return list(dict.fromkeys(roots)) if roots and {*roots} <= {*names} else None
 
 
-def rows_of(batches: Iterator[Any], counts: Counts) -> Iterator[tuple[int, Values]]:
+def rows_of(batches: Iterator[Any], counts: Counts) -> Rows:
     """Yield number, from 1, and values of each row."""
     values = (row for batch in batches for row in batch.to_pylist())
     for number, row in enumerate(values, 1):

@@ -5,11 +5,11 @@ A row is a question: `id`, `title`, `context`, `question`, `answers` (a list of 
 the question's object.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.data.lines import kind_of
-from nlpkit.data.nested import Located
+from nlpkit.data.nested import ObjectWithLine
 from nlpkit.data.readers import json
 from nlpkit.errors import DataError
 
@@ -18,12 +18,10 @@ FILES = ("rows",)
 DOCUMENTS = ""
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the questions; raise `DataError` if the file is not in this form."""
     content = json.read(file, counts)
-    if not isinstance(content, Located):
+    if not isinstance(content, ObjectWithLine):
         raise DataError(f"{file.name}:1: {kind_of(content)}, not an object with data")
     for article in _list(file, content, "data"):
         for paragraph in _list(file, article, "paragraphs"):
@@ -33,7 +31,7 @@ def rows(
                 yield question.line, {**title, **context, **question}
 
 
-def _list(file: TextFile, entry: Located, key: str) -> list[Located]:
+def _list(file: TextFile, entry: ObjectWithLine, key: str) -> list[ObjectWithLine]:
     value = entry.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         what = "no" if key not in entry else "no list of objects in"

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, TextFile, Values
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import decode, lines
 from nlpkit.data.readers.csv import name_cells
 
@@ -12,9 +12,7 @@ FILES = ("rows",)
 DOCUMENTS = "lines"
 
 
-def rows(
-    file: TextFile, columns: Sequence[str], counts: Counts
-) -> Iterator[tuple[int, Values | RowError]]:
+def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the cells by the names of the header, or by number if `columns` are numbers."""
     names = None
     if file.start:  # the header is not in this range

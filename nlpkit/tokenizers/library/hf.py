@@ -10,7 +10,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from tokenizers import AddedToken, Encoding, processors
@@ -96,7 +96,7 @@ class LibraryTokenizer(ABC):
         self.unk_id = self._id(self._tokens["unk_token"])
         self.pad_id = self._id(self._tokens["pad_token"])
 
-    def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, Any]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, object]]:
         # The pickle of the library loses `encode_special_tokens`.
         rest = {name: value for name, value in vars(self).items() if name != "_library"}
         return (type(self), (self._library.to_str(),), rest)

@@ -7,7 +7,7 @@ Where one tokenizer is asked for, it is the tokenizer of the targets, which the 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.errors import FileError
@@ -72,9 +72,8 @@ def of_sources(tokenizer: Tokenizer) -> Tokenizer:
     return tokenizer.source if isinstance(tokenizer, SourceAndTarget) else tokenizer
 
 
-def check_sources(directory: Path, config: Any, tokenizer: Tokenizer | None) -> None:
-    """Raise `FileError` unless the tokenizer has the vocabulary of sources of a model."""
-    wanted: int | None = config.source_vocab_size
+def check_sources(directory: Path, wanted: int | None, tokenizer: Tokenizer | None) -> None:
+    """Raise `FileError` unless the tokenizer has so many tokens for sources alone, or None."""
     two = isinstance(tokenizer, SourceAndTarget)
     found = of_sources(tokenizer).vocab_size if two and tokenizer is not None else None
     if found != wanted:

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from tokenizers import Tokenizer as Library
 from tokenizers.models import Model
 from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer, WhitespaceSplit
+from tokenizers.trainers import Trainer
 
 from nlpkit.tokenizers.library.text_files import sound
 
@@ -23,7 +23,7 @@ def count_words(
     return words
 
 
-def learn(model: Model, trainer: Any, words: Counter[str], characters: set[str]) -> Library:
+def learn(model: Model, trainer: Trainer, words: Counter[str], characters: set[str]) -> Library:
     """Return a tokenizer that is trained on the words that are made of these characters."""
     learner = Library(model)
     learner.pre_tokenizer = WhitespaceSplit()
