@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from yaml import BaseLoader, YAMLError, compose
 
@@ -169,7 +169,7 @@ def _make_word(value: str) -> str:
     return word if is_same else f"{word}-{_digest(json.dumps(data, sort_keys=True))}".lstrip("-")
 
 
-def _read(value: str) -> Any:
+def _read(value: str) -> object:
     """Return a value as plain data; what is no YAML is text, and is refused by `recipe.load`."""
     try:
         return yaml.read(value, "--grid").data

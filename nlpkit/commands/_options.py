@@ -165,7 +165,7 @@ class Common:
         out = [] if self.out is None else [f"out={json.dumps(self.out)}"]
         return load(recipe, [*self.list_changes(), *out, *more])
 
-    def print_result(self, text: str, /, **values: Any) -> None:
+    def print_result(self, text: str, /, **values: object) -> None:
         """Print the result on stdout: `text`, or `values` as one JSON object with `--json`."""
         print(json.dumps(values, ensure_ascii=False) if self.json else text, flush=True)
 

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.contracts.optimizer import describe
@@ -132,7 +132,7 @@ def _print(described: JsonObject, origin: dict[str, str]) -> None:
     sys.stdout.flush()
 
 
-def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
+def _print_block(title: str, rows: list[tuple[str, object, str]]) -> None:
     """Print rows of key, value and origin under a title, with numbers aligned at the right."""
     shown = [(key, *_format_value(key, value), where) for key, value, where in rows]
     width = min(_KEYS, max(len(key) for key, *_ in shown))
@@ -149,7 +149,7 @@ def _print_block(title: str, rows: list[tuple[str, Any, str]]) -> None:
         print(f"{figure:<{width + 2 + values}}  {where}".rstrip())
 
 
-def _flatten(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
+def _flatten(data: object, prefix: str = "") -> list[tuple[str, object]]:
     if isinstance(data, dict) and data:
         items = list(data.items())
     elif isinstance(data, list) and data:
@@ -162,7 +162,7 @@ def _flatten(data: Any, prefix: str = "") -> list[tuple[str, Any]]:
     return found
 
 
-def _format_value(key: str, value: Any) -> tuple[str, str | None]:
+def _format_value(key: str, value: object) -> tuple[str, str | None]:
     """Return a readable value and its unit; the unit is None if the value is not a number."""
     if value is None or value == [] or value == {}:
         return "none", None

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,8 +17,10 @@ from nlpkit.plural import number_of
 from nlpkit.verbs import Verb
 
 if TYPE_CHECKING:
+    from nlpkit.config import FrozenConfig
     from nlpkit.contracts.reader import Counts
     from nlpkit.contracts.tokenizer import Tokenizer
+    from nlpkit.data.settings import Part
     from nlpkit.recipe import Resolved
 
 _FIRST = 20
@@ -91,7 +93,9 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
     )
 
 
-def _train(resolved: "Resolved", kind: str, config: Any, texts: Iterable[str]) -> "Tokenizer":
+def _train(
+    resolved: "Resolved", kind: str, config: "FrozenConfig", texts: Iterable[str]
+) -> "Tokenizer":
     """Train a tokenizer, or grow that of the checkpoint on which the recipe starts."""
     from nlpkit import registry
     from nlpkit.checkpoints import files, tokenizer_files
@@ -113,7 +117,7 @@ def _read_texts(
     from nlpkit.data.files import find_inputs
 
     config = resolved.recipe.data
-    part: Any = "train" if config.valid_fraction else "all"
+    part: Part = "train" if config.valid_fraction else "all"
     with tempfile.TemporaryDirectory() as spool:
         inputs, _ = find_inputs(config, resolved.base, Path(spool), should_stop)
         documents = read_documents(inputs, config, counts, part=part, should_stop=should_stop)
@@ -162,7 +166,7 @@ def _read_stdin() -> str:
         raise DataError(f"stdin: byte {error.start} is not UTF-8") from error
 
 
-def _show_tokenizer(kind: str, tokenizer: Any, common: Common) -> None:
+def _show_tokenizer(kind: str, tokenizer: "Tokenizer", common: Common) -> None:
     from nlpkit.tokenizers.library.shown import show_token
 
     ids = {name: getattr(tokenizer, name) for name in _IDS}

@@ -153,7 +153,7 @@ class _Autosize:
         family = registry.load("models", self.model["family"])
         return text is (others.tokenizer is not None) and text is bool(family.VOCABULARY)
 
-    def _set(self, section: str, name: str, value: Any) -> None:
+    def _set(self, section: str, name: str, value: object) -> None:
         place = replace(self.document.place(self.path), decides=f"model.{self.name}")
         self.document.data[section][name] = value
         self.document.places[section, name] = place

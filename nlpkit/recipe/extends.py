@@ -10,7 +10,6 @@ import glob
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlpkit import registry
 from nlpkit.data.files import expand
@@ -112,7 +111,9 @@ def _find_base(chain: list[_Level]) -> _Level | None:
     return _Level(document, path)
 
 
-def _merge_value(base: Document, other: Document, path: KeyPath, old: Any, new: Any) -> Any:
+def _merge_value(
+    base: Document, other: Document, path: KeyPath, old: object, new: object
+) -> object:
     """Return the value at `path`, with its places in `base`."""
     if isinstance(new, dict) and isinstance(old, str) and (key := key_of_short_form(path)):
         old = {key: old}
@@ -163,7 +164,7 @@ def _locate(data: JsonObject, folder: Path, home: Path) -> None:
             section[key] = _locate_value(section[key], folder)
 
 
-def _locate_value(value: Any, folder: Path) -> Any:
+def _locate_value(value: object, folder: Path) -> object:
     """Return paths, globs or sources, with `folder` before what is found only there."""
     if isinstance(value, list):
         return [_locate_value(each, folder) for each in value]

@@ -11,18 +11,18 @@ from pydantic.fields import FieldInfo
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
-from nlpkit.json_types import JsonMapping
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe import COMMAND_LINE, DECIDED, DEFAULT
 from nlpkit.recipe.places import Document, Path, dotted, flatten, value_at
 from nlpkit.recipe.sections import config_classes
 from nlpkit.recipe.settings import Recipe
 
 
-def list_settings(data: Any) -> dict[Path, dict[str, FieldInfo]]:
+def list_settings(data: object) -> dict[Path, dict[str, FieldInfo]]:
     """Return the settings that each mapping in `data` may hold, by its path."""
     found: dict[Path, dict[str, FieldInfo]] = {}
 
-    def visit(path: Path, value: Any, configs: list[type[FrozenConfig]]) -> None:
+    def visit(path: Path, value: object, configs: list[type[FrozenConfig]]) -> None:
         short = [config for config in configs if issubclass(config, Part) and config.SHORT]
         if short and isinstance(value, str):
             value = {short[0].KEY: value}
@@ -42,7 +42,7 @@ def list_settings(data: Any) -> dict[Path, dict[str, FieldInfo]]:
     return found
 
 
-def _list_fields(config: type[FrozenConfig], value: dict[str, Any]) -> dict[str, FieldInfo]:
+def _list_fields(config: type[FrozenConfig], value: JsonObject) -> dict[str, FieldInfo]:
     if not issubclass(config, Part):
         return dict(config.model_fields)
     chosen = config.config_of(value)

@@ -14,7 +14,7 @@ def dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
-def flatten(data: Any, path: Path = ()) -> Iterator[Path]:
+def flatten(data: object, path: Path = ()) -> Iterator[Path]:
     """Yield the path of every value in plain data; an empty list or mapping is a value."""
     if isinstance(data, Mapping) and data:
         for key, value in data.items():

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
 from nlpkit import registry
 from nlpkit.config import NAME_ALONE
@@ -51,9 +52,9 @@ _BOOLEANS = {
 }
 
 
-def explain(errors: list[Any], document: Document, known: Known) -> list[Problem]:
+def explain(errors: list[ErrorDetails], document: Document, known: Known) -> list[Problem]:
     """Return the problems of `ValidationError.errors()`, with their places in the recipe."""
-    by_path: dict[Path, list[Any]] = {}
+    by_path: dict[Path, list[ErrorDetails]] = {}
     for error in errors:
         by_path.setdefault(_find_path(error, document.data), []).append(error)
     problems = []
@@ -66,9 +67,9 @@ def explain(errors: list[Any], document: Document, known: Known) -> list[Problem
     return problems
 
 
-def _find_path(error: Any, data: Any) -> Path:
+def _find_path(error: ErrorDetails, data: object) -> Path:
     path: Path = ()
-    here = data
+    here: Any = data
     location = error["loc"]
     for index, step in enumerate(location):
         in_mapping = isinstance(here, dict) and step in here
@@ -84,7 +85,7 @@ def _find_path(error: Any, data: Any) -> Path:
     return path
 
 
-def _explain(path: Path, found: list[Any], document: Document, known: Known) -> Problem:
+def _explain(path: Path, found: list[ErrorDetails], document: Document, known: Known) -> Problem:
     error = found[0]
     place = document.place(path)
     if error["type"] == "extra_forbidden":
@@ -121,7 +122,7 @@ def _split_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     return tuple(found.group().removesuffix(": ").split(".")), what[found.end() :]
 
 
-def describe_error(error: Any) -> str:
+def describe_error(error: ErrorDetails) -> str:
     """Return what is wrong with a value, from an entry of `ValidationError.errors()`."""
     context = error.get("ctx", {})
     if error["type"] in _RULES:
@@ -153,18 +154,18 @@ def in_words(error: ValidationError) -> str:
     return "; ".join(each.removeprefix(": ") for each in said)
 
 
-def _describe_expected(error: Any) -> str | None:
+def _describe_expected(error: ErrorDetails) -> str | None:
     if error["type"] in ("literal_error", "enum"):
         return f"one of {', '.join(_list_choices(error))}"
     return _EXPECTED.get(error["type"])
 
 
-def _list_choices(error: Any) -> list[str]:
+def _list_choices(error: ErrorDetails) -> list[str]:
     choices = error["ctx"]["expected"].replace(" or ", ", ").split(", ")
     return [choice.strip("'") for choice in choices]
 
 
-def _describe_value(wanted: str, found: list[Any], value: Any, place: Place) -> str:
+def _describe_value(wanted: str, found: list[ErrorDetails], value: object, place: Place) -> str:
     what = f"expected {wanted}, got {_describe_got(value, place)}"
     choices = [
         choice
@@ -187,7 +188,7 @@ def _suggest_key(path: Path, key: str, value: str, place: Place) -> str:
     return how
 
 
-def _describe_got(value: Any, place: Place) -> str:
+def _describe_got(value: object, place: Place) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, bool):
@@ -199,7 +200,7 @@ def _describe_got(value: Any, place: Place) -> str:
     return "a list" if isinstance(value, list) else "settings (`key: value`)"
 
 
-def _advise(wanted: str, value: Any, place: Place) -> str | None:
+def _advise(wanted: str, value: object, place: Place) -> str | None:
     """Return what would be right, if this can be known."""
     if isinstance(value, str) and ("integer" in wanted or "number" in wanted):
         meant = yaml.parse_scalar(value)

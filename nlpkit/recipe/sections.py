@@ -49,7 +49,7 @@ class Model(Part):
         return [name for name in cls.own() if name == cls.KEY or name not in theirs]
 
     @classmethod
-    def targets(cls, section: Any) -> list[str]:
+    def targets(cls, section: object) -> list[str]:
         """Return which of size and depth a section `model` of plain data has."""
         if not isinstance(section, dict):
             return []
@@ -214,7 +214,7 @@ class Attention(Part):
 
     @field_validator("layers", mode="before")
     @classmethod
-    def _as_tuple(cls, layers: Any) -> Any:
+    def _as_tuple(cls, layers: object) -> object:
         return tuple(layers) if isinstance(layers, list) else layers
 
     @field_validator("kind")
@@ -243,7 +243,7 @@ class Attention(Part):
         return (AttentionChoice(kind=self.kind, config=self.config),) if self.kind else ()
 
 
-def config_classes(annotation: Any) -> list[type[FrozenConfig]]:
+def config_classes(annotation: object) -> list[type[FrozenConfig]]:
     """Return the classes of settings in the type of a field."""
     if isinstance(annotation, type) and issubclass(annotation, FrozenConfig):
         return [annotation]

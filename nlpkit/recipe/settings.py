@@ -87,19 +87,19 @@ class Recipe(FrozenConfig):
 
     @field_validator("out", mode="before")
     @classmethod
-    def _fill_out(cls, out: Any, info: ValidationInfo) -> Any:
+    def _fill_out(cls, out: object, info: ValidationInfo) -> object:
         return f"runs/{info.data.get('name')}" if out in (None, "") else out
 
     @field_validator("model", mode="before")
     @classmethod
-    def _check_model(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_model(cls, value: object, info: ValidationInfo) -> object:
         if info.data.get("init_from", "wrong") is None:
             return _require(value)
         return {"family": None, **value} if isinstance(value, dict) and value else value
 
     @field_validator("tokenizer", mode="before")
     @classmethod
-    def _check_tokenizer(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_tokenizer(cls, value: object, info: ValidationInfo) -> object:
         objectives = info.data.get("objective")
         if not objectives:
             return value  # an objective that is wrong may read no text
@@ -114,19 +114,19 @@ class Recipe(FrozenConfig):
 
     @field_validator("data", "train", "eval", "attention", mode="before")
     @classmethod
-    def _fill_section(cls, value: Any) -> Any:
+    def _fill_section(cls, value: object) -> object:
         return {} if value is None else value
 
     @field_validator("lora", mode="before")
     @classmethod
-    def _check_lora(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_lora(cls, value: object, info: ValidationInfo) -> object:
         if value is not None and info.data.get("init_from", "wrong") is None:
             raise ValueError("needs init_from, the checkpoint that the adapters belong to")
         return value
 
     @field_validator("objective", mode="before")
     @classmethod
-    def _as_tuple(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: object) -> object:
         if _require(value) == []:
             raise ValueError("must have at least 1 entry")
         return tuple(value) if isinstance(value, list | tuple) else (value,)
@@ -146,7 +146,7 @@ class Recipe(FrozenConfig):
         return objectives[0] if len(objectives) == 1 else list(objectives)
 
 
-def _require(value: Any) -> Any:
+def _require(value: object) -> object:
     if value is None:
         raise PydanticCustomError("missing", "missing")
     return value

@@ -159,7 +159,7 @@ def _explain_syntax(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
     return (mark.line + 1, mark.column + 1), f"not YAML: {said}"
 
 
-def parse_scalar(text: str) -> Any:
+def parse_scalar(text: str) -> str | int | float | None:
     """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
@@ -184,6 +184,6 @@ _Dumper.add_representer(str, _represent_text)
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 
 
-def write(data: Any) -> str:
+def write(data: object) -> str:
     """Return YAML that `read` turns into equal data."""
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100)

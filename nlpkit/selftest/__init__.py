@@ -212,7 +212,7 @@ def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     }
 
 
-def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[Any, Any]]]:
+def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
     """Return the recipe with a small, randomly initialized model, and the lowered settings."""
     recipe = resolved.recipe
     part = model_part(resolved)

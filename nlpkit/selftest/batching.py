@@ -15,7 +15,7 @@ from nlpkit.data.pack import collate, packing_efficiency
 from nlpkit.runs.run import Training
 from nlpkit.selftest.heads import Seen, look_at
 from nlpkit.selftest.leaks import Verdict
-from nlpkit.selftest.subject import Bench, Subject
+from nlpkit.selftest.subject import Bench, Example, Subject
 from nlpkit.train.loop import Job, train
 from nlpkit.train.state import Pace, State
 
@@ -170,7 +170,7 @@ def compare_gradients(bench: Bench) -> Verdict:
     cuts = sorted({0, 1, len(made) // 2, len(made)})  # very unequal parts
     parts = [made[a:b] for a, b in pairwise(cuts)]
 
-    def gradient(groups: list[list[Any]]) -> tuple[Tensor, Counter[str]]:
+    def gradient(groups: list[list[Example]]) -> tuple[Tensor, Counter[str]]:
         step = Step([subject.pack(group) for group in groups], Position())
         counts: Counter[str] = Counter()
         for batch in step.batches:

@@ -34,14 +34,16 @@ WHOLE_ROWS = 16  # rows of one text, which are not cut
 SENTENCE, WORD = 6, 2
 
 Example = dict[str, np.ndarray]
+Text = np.ndarray | FlaggedIds  # ids (T,), or ids with flags
+Piece = Text | Item
 
 
 @dataclass(frozen=True)
 class Source:
     """The input of one example."""
 
-    piece: Any  # ids (T,), `FlaggedIds` ids, or the `Item` of a task
-    negatives: list[Any] = field(default_factory=list)
+    piece: Piece  # ids (T,), `FlaggedIds` ids, or the `Item` of a task
+    negatives: list[Text] = field(default_factory=list)
 
     @property
     def texts(self) -> list[np.ndarray]:
@@ -83,7 +85,7 @@ class Subject:
     model: nn.Module
     build_fresh: Callable[[], nn.Module]  # the same model, initialized again
     objective: Objective
-    tokenizer: Any
+    tokenizer: Any  # None if the objective reads no text
     examples: Examples
     device: torch.device
     seed: int
@@ -171,9 +173,9 @@ class Subject:
     def choose_words(self, text: int) -> np.ndarray:
         """Return up to `ALPHABET` ids of text, sorted, for a text of a source, by its number."""
         if text not in self.alphabets:
-            objective: Any = self.objective
-            rows = isinstance(objective, Task)
-            tokenizer = objective.tokenizer_of(text) if rows else self.tokenizer
+            tokenizer = self.tokenizer
+            if isinstance(self.objective, Task):
+                tokenizer = self.objective.tokenizer_of(text)
             same = tokenizer is self.tokenizer
             self.alphabets[text] = self.words if same else self._choose_ids(_is_text(tokenizer))
         return self.alphabets[text]
@@ -223,7 +225,7 @@ class Subject:
         parts = [rng.choice(self.choose_words(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
 
-    def _add_flags(self, ids: np.ndarray) -> Any:
+    def _add_flags(self, ids: np.ndarray) -> Text:
         """Return random ids with artificial flags if the objective has `token_flags`."""
         if not self.objective.token_flags:
             return ids
@@ -274,7 +276,7 @@ class Bench:
     run: Run
     subject: Subject
     small: Resolved  # the recipe with the shrunk model
-    shrunk: dict[str, tuple[Any, Any]]  # setting -> (recipe's value, used value)
+    shrunk: dict[str, tuple[int, int]]  # setting -> (recipe's value, used value)
     workdir: Path
     device: str
     precision: str
