@@ -14,17 +14,18 @@ from collections.abc import Sequence
 from typing import Any, NoReturn, TextIO
 
 from nlpkit import registry
-from nlpkit.errors import FileError, NlpkitError, OutOfMemory, RecipeError, TryAgain, UsageError
+from nlpkit.errors import (
+    NO_MEMORY,
+    FileError,
+    NlpkitError,
+    OutOfMemory,
+    RecipeError,
+    TryAgain,
+    UsageError,
+)
 
 _BROKEN_PIPE = 141
 _INTERRUPTED = 130
-# What torch and the system say of an allocation that failed.
-_NO_MEMORY = (
-    "can't allocate memory",
-    "not enough memory",
-    "std::bad_alloc",
-    os.strerror(errno.ENOMEM),
-)
 # Errors of writing; those of files have a name.
 _OF_STREAMS = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT)
 _SHOWN_PROBLEMS = 50  # of a recipe
@@ -152,7 +153,7 @@ def _system_error(error: OSError, shown: bool) -> int:
 def _other_error(error: Exception, shown: bool) -> int:
     text = str(error)
     # torch and safetensors have their own classes, which are not worth importing torch for.
-    if "OutOfMemoryError" in type(error).__name__ or any(each in text for each in _NO_MEMORY):
+    if "OutOfMemoryError" in type(error).__name__ or any(each in text for each in NO_MEMORY):
         return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, shown)
     if os.strerror(errno.ENOSPC) in text:
         return _say(text, FileError.exit_code, shown)

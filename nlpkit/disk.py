@@ -78,16 +78,20 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_json(path: Path, content: object) -> None:
+def write_text(path: Path, text: str) -> None:
     """Write a small file whole or not at all. No other process writes it at the same time."""
     draft = path.with_name(f".{path.name}")
     with name_path_in_errors(path):
-        text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
         # A path that is not UTF-8 has surrogates, whose escapes here are those of JSON.
         draft.write_text(text, encoding="utf-8", errors="backslashreplace")
         sync(draft)
         draft.replace(path)
         sync(path.parent)
+
+
+def write_json(path: Path, content: object) -> None:
+    """Write a JSON file as `write_text` does."""
+    write_text(path, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
 
 def read_json(path: Path) -> JsonObject:

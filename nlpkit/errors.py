@@ -3,7 +3,17 @@
 Anything else that leaves the program is a bug of ours (exit code 1, the only one with a traceback).
 """
 
+import errno
+import os
 from collections.abc import Iterable
+
+# What torch, C++ and the system say of an allocation that failed: torch has no class for it.
+NO_MEMORY = (
+    "can't allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    os.strerror(errno.ENOMEM),
+)
 
 
 class NlpkitError(Exception):

@@ -24,6 +24,9 @@ from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, task_head
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
+GENERATION = "generation_config.json"
+_GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
+
 
 @dataclass(frozen=True)
 class TokenIds:
@@ -139,8 +142,7 @@ def write(
         parameters = sum(tensor.numel() for tensor in tensors.values())
         metadata = {"total_parameters": parameters, **shards.metadata}
         index = {"metadata": metadata, "weight_map": shards.tensor_to_filename}
-        text = json.dumps(index, indent=2, sort_keys=True)
-        (directory / INDEX).write_text(text + "\n", encoding="utf-8")
+        _write_json(directory / INDEX, index, sort_keys=True)
 
 
 def save_tensors(
@@ -162,20 +164,19 @@ def save_tensors(
 def write_settings(directory: Path, settings: JsonMapping) -> None:
     """Write `config.json`."""
     own = {name: value for name, value in settings.items() if name != FOLDERS}
-    text = json.dumps(own, indent=2, ensure_ascii=False)
-    (directory / "config.json").write_text(text + "\n", encoding="utf-8")
+    _write_json(directory / "config.json", own)
 
 
 def write_notes(directory: Path, notes: JsonMapping) -> None:
     """Write `nlpkit.json`."""
-    text = json.dumps(notes, indent=1, ensure_ascii=False)
-    (directory / NOTES).write_text(text + "\n", encoding="utf-8")
+    _write_json(directory / NOTES, notes, indent=1)
 
 
-_GENERATING = ("LMHeadModel", "ForCausalLM", "ForConditionalGeneration", "MTModel")
-
-
-GENERATION = "generation_config.json"
+def _write_json(
+    path: Path, content: JsonMapping, indent: int = 2, *, sort_keys: bool = False
+) -> None:
+    text = json.dumps(content, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def choose_generation(
@@ -185,7 +186,7 @@ def choose_generation(
 
     `settings` is the model's `config.json`, whose ids hold here, too.
     """
-    has_class = any(map(_generates, settings["architectures"]))
+    has_class = any(name.endswith(_GENERATING) for name in settings["architectures"])
     if not isinstance(objective, Generative) or tokenizer is None or not has_class:
         return {}
     ends = list(objective.eos_token_ids)
@@ -219,12 +220,7 @@ def find_token_ids(objective: object, tokenizer: Tokenizer | None, config: Model
 def write_generation(directory: Path, settings: JsonObject) -> None:
     """Write the file, unless there are no settings."""
     if settings:
-        (directory / GENERATION).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-
-
-def _generates(architecture: str) -> bool:
-    """Return whether models of a class of transformers generate, by its name."""
-    return architecture.endswith(_GENERATING)
+        _write_json(directory / GENERATION, settings)
 
 
 def _first(*values: int | None) -> int | None:

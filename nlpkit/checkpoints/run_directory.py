@@ -14,7 +14,7 @@ from pathlib import Path
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files
-from nlpkit.disk import name_path_in_errors, read_json, sync, write_json
+from nlpkit.disk import name_path_in_errors, read_json, write_json, write_text
 from nlpkit.errors import TryAgain, UsageError
 from nlpkit.json_types import JsonObject
 
@@ -111,12 +111,7 @@ class RunDirectory:
 
     def write_recipe(self, resolved: recipe.Resolved) -> None:
         """Write `recipe.yaml` with all settings, including defaults; note what a size decided."""
-        path = self.path / RECIPE
-        with name_path_in_errors(path):
-            draft = path.with_name(f".{RECIPE}")
-            draft.write_text(resolved.to_yaml(), encoding="utf-8")
-            sync(draft)
-            draft.replace(path)
+        write_text(self.path / RECIPE, resolved.to_yaml())
         if (names := resolved.autosized) or DECIDED in self.status():
             self.set_status(**{DECIDED: names})
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nlpkit.disk import name_path_in_errors, sync
+from nlpkit.disk import name_path_in_errors, write_text
 from nlpkit.plural import number_of
 from nlpkit.train.schedule import position, stable_end
 from nlpkit.train.settings import ResolvedTraining
@@ -163,11 +163,7 @@ def lost_ticks(metrics: Path, state: State, kept: bool, note: Callable[[str], No
         ticks = {}
     if ticks or replay.exists():
         rows = [{"spent": spent}, *({"step": n, **t._asdict()} for n, t in sorted(ticks.items()))]
-        draft = replay.with_name(f".{REPLAY}")
-        with name_path_in_errors(replay):
-            draft.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            sync(draft)
-            draft.replace(replay)
+        write_text(replay, "".join(json.dumps(row) + "\n" for row in rows))
     if ticks:
         note(
             f"{number_of(len(ticks), 'steps')} after the checkpoint, up to step {max(ticks)}, are "

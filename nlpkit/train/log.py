@@ -20,7 +20,7 @@ from typing import IO, TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from nlpkit.disk import name_path_in_errors, sync
+from nlpkit.disk import name_path_in_errors, write_text
 
 if TYPE_CHECKING:
     from nlpkit.train.trackers import Trackers
@@ -194,10 +194,7 @@ class Metrics:
                 # Without its end, it is the last line of a killed run.
                 elif order == _DAMAGED and line.endswith("\n"):
                     warn(f"{path}:{number}: no record of a step; the line is left out")
-            draft = path.with_name(f".{path.name}")
-            draft.write_text("".join(kept), encoding="utf-8")
-            sync(draft)
-            draft.replace(path)
+            write_text(path, "".join(kept))
             # Unbuffered, because `close` must not repeat a failed write.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 

@@ -13,15 +13,8 @@ from pathlib import Path
 
 import torch
 
+from nlpkit.errors import NO_MEMORY
 from nlpkit.train.machine import read_table, used_memory
-
-# torch has no exception class for a failed CPU allocation.
-_CPU_SHORTAGE = (
-    "can't allocate memory",
-    "not enough memory",
-    "Cannot allocate memory",
-    "std::bad_alloc",
-)
 
 
 def forget_peak(device: torch.device) -> None:
@@ -101,4 +94,4 @@ def is_shortage(error: BaseException) -> bool:
     """Return whether an error means that there is not enough memory."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(w in str(error) for w in _CPU_SHORTAGE)
+    return isinstance(error, RuntimeError) and any(w in str(error) for w in NO_MEMORY)
