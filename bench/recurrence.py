@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pack_sequence, pad_sequence
 
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent import make_layers, run
+from nlpkit.models.layers.recurrent_config import CellsConfig
 
 
 def _lengths(kind: str, tokens: int) -> list[int]:
@@ -46,12 +47,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
+    sizes = CellsConfig(hidden_size=arguments.width, num_layers=arguments.layers, dropout=0.0)
     for cell in ("rnn", "lstm", "gru"):
         for kind in ("equal", "ragged"):
             lengths = _lengths(kind, arguments.tokens)
-            layers = make_layers(
-                cell, arguments.width, arguments.width, num_layers=arguments.layers
-            )
+            layers = make_layers(cell, sizes, arguments.width)
             x = torch.randn(sum(lengths), arguments.width, requires_grad=True)
             best: dict[str, float] = {}
             for _ in range(arguments.turns):

@@ -15,6 +15,7 @@ from nlpkit.errors import RecipeError, UsageError
 from nlpkit.models import families, lora, lora_config
 from nlpkit.models.layers import recurrent
 from nlpkit.models.layers.recurrence import TimeFirst
+from nlpkit.models.layers.recurrent_config import CellsConfig
 from nlpkit.runs.convert import convert
 from nlpkit.tokenizers.cpm_ant import Tokenizer
 from tests import _adapters, _tiny
@@ -23,6 +24,7 @@ from tests._formats import from_hf, to_hf
 FAMILIES = ("rnn", "lstm", "gru")
 VOCAB, LENGTHS = 40, (3, 7, 1, 7, 4)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
+SIZES = CellsConfig(hidden_size=6, num_layers=2, dropout=0.0)
 VARIANTS = {
     "plain": {},
     "two directions": {"num_directions": 2},
@@ -95,7 +97,7 @@ def test_rnn_with_relu_equals_torch() -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_way_of_gpus_equals_loops_with_initial_states_and_their_gradients(family) -> None:
     # torch's PackedSequence, which is also the oracle of the initial states.
-    layers = recurrent.make_layers(family, 5, 6, num_layers=2, num_directions=2).double()
+    layers = recurrent.make_layers(family, SIZES, 5, num_directions=2).double()
     time, results = TimeFirst.of(LENGTHS), []
     torch.manual_seed(1)
     x = torch.randn(sum(LENGTHS), 5, dtype=torch.float64, requires_grad=True)
@@ -116,7 +118,7 @@ def test_way_of_gpus_equals_loops_with_initial_states_and_their_gradients(family
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_one_step_equals_a_pack_of_one_token_each(family) -> None:
-    layers = recurrent.make_layers(family, 5, 6, num_layers=2)
+    layers = recurrent.make_layers(family, SIZES, 5)
     x, states = torch.randn(3, 5), recurrent.zeros(layers, torch.zeros(1), 3)
     states = {name: torch.randn_like(part) for name, part in states.items()}
     hidden, after = recurrent.one_step(layers, x, states)

@@ -27,7 +27,7 @@ from nlpkit.contracts.format import HfFormat
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import Gru, Lstm, Rnn, TimeFirst
-from nlpkit.models.layers.recurrent_config import VOCABULARY, Cell, RecurrentConfig
+from nlpkit.models.layers.recurrent_config import VOCABULARY, Cell, CellsConfig, RecurrentConfig
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
@@ -37,22 +37,19 @@ States = dict[str, Tensor]  # "h" and, of an LSTM, "c": (S, L D, C) each
 
 def make_layers(
     cell: Cell,
+    config: CellsConfig,
     input_size: int,
-    hidden_size: int,
-    *,
-    num_layers: int,
     num_directions: int = 1,
-    dropout: float = 0.0,
     nonlinearity: Literal["tanh", "relu"] = "tanh",
 ) -> nn.RNNBase:
-    """Return torch's module, with its initial weights; `dropout` is between layers."""
+    """Return torch's module, with its initial weights; dropout is between layers."""
     made: Callable[..., nn.RNNBase] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}[cell]
     return made(
         input_size,
-        hidden_size,
-        num_layers=num_layers,
+        config.hidden_size,
+        num_layers=config.num_layers,
         bidirectional=num_directions == 2,
-        dropout=dropout if num_layers > 1 else 0.0,
+        dropout=config.dropout if config.num_layers > 1 else 0.0,
         **({"nonlinearity": nonlinearity} if cell == "rnn" else {}),
     )
 
@@ -162,19 +159,17 @@ class RecurrentHead(OutputHead):
     A tied table of another width than the states is reached through `output_projection`.
     """
 
-    def make_recurrent_output(
-        self, vocab_size: int, states: int, embeddings: int, tied: bool, init_std: float
-    ) -> None:
-        """Make the parameters of the output, and draw both tables; the widths are C and E."""
-        self.make_output(vocab_size, states, tie=tied)
+    def make_recurrent_output(self, config: CellsConfig, vocab_size: int, states: int) -> None:
+        """Make the parameters of the output, and draw both tables; `states` is C."""
+        self.make_output(vocab_size, states, tie=config.tie_embeddings)
         self.output_projection = None
-        if tied and states != embeddings:
-            self.output_projection = nn.Linear(states, embeddings, bias=False)
+        if config.tie_embeddings and states != config.input_size:
+            self.output_projection = nn.Linear(states, config.input_size, bias=False)
         assert self.token_bias is not None
         nn.init.zeros_(self.token_bias)
         for table in (self.token_embedding, self.output_embedding):
             if table is not None:
-                nn.init.normal_(table, std=init_std)
+                nn.init.normal_(table, std=config.init_std)
 
     def output_states(self, hidden: Tensor) -> Tensor:
         """Return hidden states (M, C), as wide as the output table."""
@@ -188,21 +183,12 @@ class RecurrentModel(RecurrentHead):
     def __init__(self, config: RecurrentConfig, vocab_size: int, backend: str = "auto"):
         super().__init__()
         self.config, self.vocab_size = config, vocab_size
-        width, inputs = config.state_size, config.input_size
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, inputs))
+        self.token_embedding = nn.Parameter(torch.empty(vocab_size, config.input_size))
         nonlinearity: Literal["tanh", "relu"] = config.setting("nonlinearity", "tanh")
         self.cells = make_layers(
-            config.CELL,
-            inputs,
-            config.hidden_size,
-            num_layers=config.num_layers,
-            num_directions=config.num_directions,
-            dropout=config.dropout,
-            nonlinearity=nonlinearity,
+            config.CELL, config, config.input_size, config.num_directions, nonlinearity
         )
-        self.make_recurrent_output(
-            vocab_size, width, inputs, config.tie_embeddings, config.init_std
-        )
+        self.make_recurrent_output(config, vocab_size, config.state_size)
 
     def forward(
         self, lengths: Sequence[int], input_ids: Tensor, cache: Cache | None = None

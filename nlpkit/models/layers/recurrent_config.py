@@ -1,4 +1,4 @@
-"""Settings that the families `rnn`, `lstm` and `gru` share.
+"""Settings that the families `rnn`, `lstm` and `gru` share, some of them with `seq2seq`.
 
 The defaults are the medium LSTM of Zaremba et al. 2014 (arXiv:1409.2329), who put dropout on the
 connections between layers, never on those in time. Embeddings are tied to the output (Press and
@@ -17,12 +17,9 @@ DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding", "output_embedding", "token_bias")  # first dimension: vocabulary
 
 
-class RecurrentConfig(ModelConfig):
-    """Sizes; a sequence may have any length."""
+class CellsConfig(ModelConfig):
+    """Sizes of a model of recurrent cells; a sequence may have any length."""
 
-    CELL: ClassVar[Cell]
-    capability_settings: ClassVar[tuple[str, ...]] = ("num_directions",)
-    width_per_layer: ClassVar[int] = 320
     rate_share: ClassVar[float] = 2.0  # as in the recipes
 
     hidden_size: Size = Field(650, description="width of the states of one direction")
@@ -47,6 +44,14 @@ class RecurrentConfig(ModelConfig):
     def input_size(self) -> int:
         """Width of the token embeddings."""
         return self.embedding_size or self.hidden_size
+
+
+class RecurrentConfig(CellsConfig):
+    """Sizes of one network."""
+
+    CELL: ClassVar[Cell]
+    capability_settings: ClassVar[tuple[str, ...]] = ("num_directions",)
+    width_per_layer: ClassVar[int] = 320
 
     @property
     def state_size(self) -> int:

@@ -20,15 +20,14 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import ModelConfig
-from nlpkit.models.layers.recurrent_config import Cell
+from nlpkit.models.layers.recurrent_config import Cell, CellsConfig
 
 MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding", "output_embedding", "token_bias")  # first dimension: vocabulary
 
 
-class Config(ModelConfig):
+class Config(CellsConfig):
     """Sizes, how the decoder gets the context, and attention; lengths are not limited."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "source_ids", "source_lengths")
@@ -36,14 +35,10 @@ class Config(ModelConfig):
     target_tokens: ClassVar[tuple[str, str]] = ("<s>", "</s>")
     visibility = "causal"
     width_per_layer: ClassVar[int] = 256
-    rate_share: ClassVar[float] = 2.0  # as in the recipes
 
     cell: Cell = Field("lstm", description="of encoder and decoder: rnn, lstm or gru")
     hidden_size: Size = Field(
         500, description="width of the decoder's states, and of each direction's"
-    )
-    embedding_size: Size | None = Field(
-        None, description="width of the token embeddings; null: hidden_size"
     )
     num_layers: Layers = Field(2, description="layers of the encoder, and of the decoder")
     num_directions: Literal[1, 2] = Field(
@@ -74,12 +69,6 @@ class Config(ModelConfig):
     dropout: float = Field(
         0.2, ge=0, lt=1, description="on embeddings, between layers and on the last states"
     )
-    tie_embeddings: bool = Field(
-        True, description="whether the output table is that of the embeddings"
-    )
-    init_std: float = Field(
-        0.1, gt=0, description="of the embeddings; other weights are drawn as torch does"
-    )
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
@@ -96,11 +85,6 @@ class Config(ModelConfig):
                 "set num_directions: 1, or score: general"
             )
         return self
-
-    @property
-    def input_size(self) -> int:
-        """Width of the token embeddings."""
-        return self.embedding_size or self.hidden_size
 
     @property
     def source_size(self) -> int:

@@ -136,13 +136,7 @@ class Decoder(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         self.config, width = config, config.hidden_size
-        self.cells = make_layers(
-            config.cell,
-            config.step_size,
-            width,
-            num_layers=config.num_layers,
-            dropout=config.dropout,
-        )
+        self.cells = make_layers(config.cell, config, config.step_size)
         self.alignment = self.combine = None
         if config.score is not None:
             self.alignment = Alignment(config)

@@ -41,22 +41,13 @@ class Model(RecurrentHead):
         self.source_embedding = None
         if config.source_vocab_size is not None:
             self.source_embedding = nn.Parameter(torch.empty(config.source_vocab_size, inputs))
-        self.encoder = make_layers(
-            config.cell,
-            inputs,
-            width,
-            num_layers=config.num_layers,
-            num_directions=config.num_directions,
-            dropout=config.dropout,
-        )
+        self.encoder = make_layers(config.cell, config, inputs, config.num_directions)
         self.bridge = nn.ModuleDict()
         if config.num_directions == 2 and config.context != "every_step":
             names = ("h", "c") if config.cell == "lstm" else ("h",)
             self.bridge.update({name: nn.Linear(2 * width, width) for name in names})
         self.decoder = Decoder(config)
-        self.make_recurrent_output(
-            vocab_size, width, inputs, config.tie_embeddings, config.init_std
-        )
+        self.make_recurrent_output(config, vocab_size, width)
         if self.source_embedding is not None:
             nn.init.normal_(self.source_embedding, std=config.init_std)
 
