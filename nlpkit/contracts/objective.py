@@ -80,8 +80,8 @@ class Objective(ABC):
     fields: Mapping[str, Field]  # of the class: all possible ones; of an object: those it needs
     inputs: tuple[str, ...]  # the fields that are arguments of the model's `forward`
     parts: tuple[str, ...]  # names of the losses in the log
-    # Those of `parts` of which more is better, such as an accuracy: scores of held-out data, beside
-    # `metrics`, which `train.best_by` takes.
+    # Scores of held-out data, beside `metrics`, which `train.best_by` takes: those of `parts` of
+    # which more is better, such as an accuracy, and those of `compute_scores`.
     scores: tuple[str, ...] = ()
     # What the model's `Config` must have: settings, or capabilities (`models/config.py`).
     needs: tuple[str, ...] = ()
@@ -172,6 +172,13 @@ class Objective(ABC):
         many models make their summary of, is never left out.
         """
         return None
+
+    def compute_scores(self, model: TrainedModel) -> Mapping[str, float | None]:
+        """Return those of `scores` that are of data of its own, once for each evaluation.
+
+        They are the same in all processes. The model is in evaluation, without gradients.
+        """
+        return {}
 
     def heads(self) -> dict[str, nn.Module]:
         """Return new layers that no family has, by name, drawn by torch's generator.

@@ -141,9 +141,14 @@ class Training(nn.Module):
         self.objective = objective
         self.precision = "fp32"
 
-    def forward(self, batch: Batch, predict: bool = False) -> Any:
-        """Return the loss; with `predict`, the loss and the (prediction, label) pairs of a task."""
+    def forward(self, batch: Batch | None, predict: bool = False) -> Any:
+        """Return the loss; with `predict`, the loss and the (prediction, label) pairs of a task.
+
+        Without a batch, return the objective's scores of data of its own.
+        """
         with self._autocast():
+            if batch is None:
+                return self.objective.compute_scores(self.model)
             hidden = forward(self.objective, self.model, batch)
             if predict and isinstance(self.objective, Task):
                 return self.objective.predict(self.model, hidden, batch)

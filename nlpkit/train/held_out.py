@@ -73,11 +73,12 @@ class HeldOut:
                     pairs += self._answers(index, predicted)
                 if objective.predicts_text:
                     characters += self._characters_of(loss, batch.fields["labels"])
+            own = training(None) if objective.scores else {}
         sums.reduce(accelerator)
         (characters,) = reduced(accelerator, [characters])
         figures = _figures(sums, characters if objective.predicts_text else None)
         self.predictions = gather_object(pairs) if world > 1 else pairs
-        if scores := self._score(figures["losses"]):
+        if scores := self._score(figures["losses"]) | own:
             figures["metrics"] = scores
         return figures
 

@@ -86,3 +86,22 @@ def test_score_of_an_objective_is_a_held_out_figure_that_chooses_the_best(
     assert evaluated["metrics"]["right"] == pytest.approx(max(steps.values()))
     with pytest.raises(UsageError, match=r"best_by: .* has no rihgt .* it has loss, right$"):
         _run(tmp_path / "wrong", objective, "train.best_by=rihgt", "train.eval_every=2")
+
+
+def test_score_of_other_data_is_a_figure_of_each_evaluation_and_changes_no_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clm = f"{{name: clm, {LENGTH}}}"
+    pairs = "{name: tests.parts.judged_pairs, pairs: [[山水, 山水花月], [水花, 水花月风]]}"
+    sets = ("train.steps=4", "train.eval_every=2")
+    alone = _run(tmp_path / "alone", clm, *sets)
+    figures = _run(tmp_path, f"[{clm}, {pairs}]", "train.best_by=pairs", *sets)
+    # A text is less probable than its beginning.
+    assert figures["metrics"] == {"pairs": 1.0}
+    assert {name: figures[name] for name in ("loss", "losses")} == {
+        name: alone[name] for name in ("loss", "losses")
+    }
+    best = files.read_pointer(tmp_path / "run", "best")
+    assert best is not None
+    assert best.name == "step-00000002"  # the first of equal ones
+    assert _evaluated(tmp_path / "run", capsys)["metrics"] == {"pairs": 1.0}

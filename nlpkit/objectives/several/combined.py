@@ -68,6 +68,9 @@ class Combined:
             example = objective.at_progress(example, progress)
         return example
 
+    def compute_scores(self, model: TrainedModel) -> dict[str, float | None]:
+        return {n: x for each in self.objectives for n, x in each.compute_scores(model).items()}
+
     def heads(self) -> dict[str, nn.Module]:
         return {n: layer for each in self.objectives for n, layer in each.heads().items()}
 
