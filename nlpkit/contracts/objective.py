@@ -119,6 +119,11 @@ class Objective(ABC):
         """Bind the settings; raise `ValueError` if they do not fit each other or the model."""
         self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
 
+    def leave_out(self, *names: str) -> None:
+        """Remove fields, and inputs of the model, that these settings do not need."""
+        self.inputs = tuple(name for name in self.inputs if name not in names)
+        self.fields = {name: kind for name, kind in self.fields.items() if name not in names}
+
     @classmethod
     def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
         """Return the tokens that the vocabulary must have; missing ones are added to it."""

@@ -239,7 +239,7 @@ def format_table(figures: JsonObject) -> str:
     return "\n".join(lines)
 
 
-def _format(value: Any) -> str:
+def _format(value: object) -> str:
     if value is None:
         return "undefined"
     return f"{value:.4f}" if isinstance(value, float) else str(value)

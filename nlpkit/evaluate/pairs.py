@@ -15,12 +15,12 @@ import numpy as np
 from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.documents import read
-from nlpkit.data.files import find_inputs
+from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError
-from nlpkit.json_types import JsonObject
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.significance import confidence_interval
 from nlpkit.text_table import aligned
@@ -61,8 +61,7 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
         DataError: `file:line: what` is wrong with a row, or there are no pairs.
         FileError: there is no such file.
     """
-    config = DataConfig.model_validate({"train": [_expand(name) for name in files]})
-    inputs, _ = find_inputs(config, None, cache_directory(None, None, lambda _: None))
+    config, inputs = _find({"train": [_expand(name) for name in files]})
     pairs = []
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
         place = f"{row.file}:{row.line}"
@@ -92,8 +91,7 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
         FileError: there is no such file.
     """
     settings = {} if text_key is None else {"text_key": text_key}
-    config = DataConfig.model_validate({"train": list(files), **settings})
-    inputs, _ = find_inputs(config, None, cache_directory(None, None, lambda _: None))
+    config, inputs = _find({"train": list(files), **settings})
     found = []
     for entry in inputs:
         for file in entry.files:
@@ -105,6 +103,11 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
     if not found:
         raise DataError(f"{', '.join(files)}: no text")
     return found
+
+
+def _find(settings: JsonMapping) -> tuple[DataConfig, list[Input]]:
+    config = DataConfig.model_validate(settings)
+    return config, find_inputs(config, None, cache_directory(None, None, lambda _: None))[0]
 
 
 def _expand(name: str) -> dict[str, list[str]]:

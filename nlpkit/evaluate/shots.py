@@ -45,10 +45,9 @@ class Shots:
         """
         self.opened, self.rows = opened, rows
         self.cut: Counter[str] = Counter()
-        self.writes = not rows.rows[0].answers
         self.likelihood: Likelihood | None = None
         self.writer: Writer | None = None
-        if self.writes:
+        if not rows.rows[0].answers:
             separator = str(rows.settings.separator)
             stop = ["\n"] if "\n" in separator else [separator]
             settings = generation.model_copy(update={"stop": stop})

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints.run_directory import DATA_FILES, RECIPE
@@ -172,12 +172,12 @@ def _find_unchanged(
     )
 
 
-def _make_sources(files: Sequence[str], form: str) -> list[Any]:
+def _make_sources(files: Sequence[str], form: str) -> list[str | JsonObject]:
     """Return a source for each file, or for each pair of source and target files.
 
     With `auto` the ending of the file name determines the format.
     """
-    remaining, sources = list(files), list[Any]()
+    remaining, sources = list(files), list[str | JsonObject]()
     while remaining:
         known = formats.find_format(remaining[0]) if form == "auto" else form
         count = len(formats.parts(known)) if known else 1
@@ -194,7 +194,7 @@ def load_run_recipe(path: Path) -> recipe.Resolved:
     return recipe.load(str(path))
 
 
-def _list_part_names(data: Any) -> Iterator[str]:
+def _list_part_names(data: object) -> Iterator[str]:
     """Yield the names of all parts in a recipe, which may be malformed."""
     parts = (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention, Optimizer)
     keys = {part.KEY for part in parts} | {"optimizer"}

@@ -20,12 +20,7 @@ from nlpkit.contracts.abilities import Prompt, ScoringInput
 from nlpkit.contracts.batch import Batch, Field, Spans
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.objectives.examples import soft_prompt
-from nlpkit.objectives.examples.soft_prompt import (
-    GENERATION_SEGMENT,
-    INFILLING_SEGMENT,
-    PromptSettings,
-    text_frame,
-)
+from nlpkit.objectives.examples.soft_prompt import TASK_SEGMENTS, PromptSettings, text_frame
 from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_documents
 
 if TYPE_CHECKING:
@@ -68,16 +63,14 @@ class Objective(LabelTargets, TextObjective):
     answer_method = "generation"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
-        self.config = config
+        self.config, self.tokenizer = config, tokenizer
         self.prompt_length = model_config.prompt_length
         prompts = model_config.prompts.infilling, model_config.prompts.generation
         vocab_size = tokenizer.vocab_size
         self.soft = tuple(soft_prompt.prompt_ids(n, vocab_size, model_config) for n in prompts)
-        self.tokenizer = tokenizer
         self.bos_id, self.eos_id = text_frame(tokenizer)
-        self.max_piece = config.max_length - self.prompt_length - 2
+        self.max_piece = self.max_text = config.max_length - self.prompt_length - 2
         self.max_length = self.max_piece + 1  # a text to be continued has no `</s>`
-        self.max_text = self.max_piece
         self.eos_token_ids = (self.eos_id,)
         if self.max_piece < max(config.min_piece, 1):
             raise ValueError(
@@ -103,8 +96,7 @@ class Objective(LabelTargets, TextObjective):
         else:
             context[size - hidden :] = False
         text = [self.bos_id], ids, [self.eos_id]
-        segment = (INFILLING_SEGMENT, GENERATION_SEGMENT)[task]
-        example = soft_prompt.make_example(self.soft[task], text, context, segment)
+        example = soft_prompt.make_example(self.soft[task], text, context, TASK_SEGMENTS[task])
         return example | {"task": np.array(task, np.int64)}
 
     def loss_parts(

@@ -9,7 +9,7 @@ Differs from the original: an input that is too long loses its start, but never 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
@@ -23,7 +23,9 @@ from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import TextOf, columns
 from nlpkit.json_types import JsonMapping
 from nlpkit.objectives.examples import soft_prompt
+from nlpkit.objectives.examples.soft_prompt import PromptSettings
 from nlpkit.objectives.tasks.choices import MEANING, Choices, read_target
+from nlpkit.objectives.tasks.prompted import PromptTask
 from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
 
 if TYPE_CHECKING:
@@ -51,7 +53,7 @@ class Config(FrozenConfig):
     EARLIER: ClassVar[JsonMapping] = {"learn_unknown": True}
 
 
-class Objective(WrittenTarget, soft_prompt.PromptTask):
+class Objective(WrittenTarget, PromptTask):
     """Examples and loss of CPM-Ant's generation tasks."""
 
     term = "nlg"
@@ -60,7 +62,7 @@ class Objective(WrittenTarget, soft_prompt.PromptTask):
     # Scores of the generated text; each Chinese character is a token.
     metrics = ("exact_match", "rouge:tokenize=zh", "bleu:tokenize=zh")
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: Any):
+    def __init__(self, config: Config, tokenizer: Tokenizer, model_config: PromptSettings):
         super().__init__(config, tokenizer, model_config)
         self.max_text = self.room(2, "</s>")
         self.max_length, self.eos_token_ids = self.max_text + 1, (self.eos_id,)

@@ -34,6 +34,7 @@ from nlpkit.objectives.tasks.choices import (
     read_choice,
     read_options,
 )
+from nlpkit.objectives.tasks.prompted import PromptTask
 from nlpkit.objectives.tasks.rows import (
     count_cut,
     group_softmax_loss,
@@ -85,7 +86,7 @@ class Config(FrozenConfig):
         return self
 
 
-class Objective(soft_prompt.PromptTask):
+class Objective(PromptTask):
     """Examples and loss of CPM-Ant's choice tasks."""
 
     parts = ("nlu",)
@@ -170,29 +171,25 @@ class Objective(soft_prompt.PromptTask):
 
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the options of each row."""
-        return _loss(*self._scores(model, hidden, batch), batch)
+        return self._compute(model, hidden, batch)[0]
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
     ) -> tuple[Loss, list[tuple[str, str]]]:
         """Return the loss, and for each row the indices of the chosen and the right option."""
-        scores, groups = self._scores(model, hidden, batch)
-        chosen = predictions(scores, groups, batch.fields["label"])
-        return _loss(scores, groups, batch), chosen
+        loss, scores, groups = self._compute(model, hidden, batch)
+        return loss, predictions(scores, groups, batch.fields["label"])
 
-    def _scores(
+    def _compute(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scores (S,) of the sequences and the indices (S,) of their rows."""
+    ) -> tuple[Loss, torch.Tensor, torch.Tensor]:
+        """Return the loss, the scores (S,) of sequences and the indices (S,) of their rows."""
         logits = model.logits(hidden[last_tokens(batch.lengths, hidden.device)])
-        return logits[:, self.answer_id], (batch.fields["option"] == 0).cumsum(0) - 1
-
-
-def _loss(scores: torch.Tensor, groups: torch.Tensor, batch: Batch) -> Loss:
-    right = (batch.fields["option"] == batch.fields["label"]).nonzero().squeeze(1)
-    row_losses = group_softmax_loss(scores, groups, right)
-    parts = {"nlu": (row_losses.detach().sum(), len(right))}
-    return Loss({"nlu": Term(row_losses.sum(), len(right), parts=parts)})
+        scores, option = logits[:, self.answer_id], batch.fields["option"]
+        groups = (option == 0).cumsum(0) - 1
+        right = (option == batch.fields["label"]).nonzero().squeeze(1)
+        row_losses = group_softmax_loss(scores, groups, right)
+        return Loss({"nlu": Term(row_losses.sum(), len(right))}), scores, groups
 
 
 def _check_options(config: Config, row: Row) -> tuple[list[str], int]:

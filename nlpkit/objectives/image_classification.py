@@ -118,7 +118,7 @@ class Objective(Task):
         return f"image_classification{'_mlp' * (self.config.head == 'mlp')}"
 
     @classmethod
-    def complete(cls, config: Config, rows: Iterable[Row]) -> Any:
+    def complete(cls, config: Config, rows: Iterable[Row]) -> Config:
         return add_classes(config, rows)
 
     @classmethod
@@ -247,7 +247,6 @@ class Objective(Task):
         return image
 
 
-def _single(values: Any) -> Any:
+def _single(values: float | list[float]) -> float | list[float]:
     """Return the value that all channels have, or their values."""
-    same = isinstance(values, list) and len({*values}) == 1
-    return values[0] if same else values
+    return values[0] if isinstance(values, list) and len({*values}) == 1 else values

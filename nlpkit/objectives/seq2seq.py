@@ -9,7 +9,7 @@ columns of a row as its source, `prefix` names the task, and a label is its own 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from pydantic import Field as Setting
@@ -97,7 +97,7 @@ class Objective(SourceTarget, Task):
             )
 
     @classmethod
-    def named_columns(cls, config: Any) -> tuple[str, ...]:
+    def named_columns(cls, config: Config) -> tuple[str, ...]:
         return (*columns(config.given), *columns(config.target))
 
     def encode_input(self, text: str) -> list[int]:
@@ -126,7 +126,7 @@ class Objective(SourceTarget, Task):
         return self.sides(self.config, row)
 
     @classmethod
-    def sides(cls, config: Any, row: Row) -> tuple[str, str]:
+    def sides(cls, config: Config, row: Row) -> tuple[str, str]:
         """Return source and target, also what trains their tokenizers; raise `RowError`."""
         return config.prefix + read_source(config, row), read_target(config, row)
 

@@ -76,13 +76,13 @@ class Objective(Masking, Pairing):
         if model_config.can("pairs"):
             self.language_field, other = other, self.language_field
             setting = "type_vocab_size"
-        self.inputs = tuple(name for name in self.inputs if name != other)
-        self.fields = {name: kind for name, kind in self.fields.items() if name != other}
+        self.leave_out(other)
         if config.monolingual:
             self.extra = 2 * self.frame.size()
             self.max_shrink = self.extra - self.frame.size(2)
             self.parts = KINDS
-            self.fields["monolingual"] = Field(np.int64, per="sequence", names=KINDS)
+            kind = Field(np.int64, per="sequence", names=KINDS)
+            self.fields = {**self.fields, "monolingual": kind}
         known = getattr(model_config, setting)
         if not 0 <= min(config.languages) <= max(config.languages) < known:
             raise ValueError(

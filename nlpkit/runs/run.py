@@ -142,10 +142,7 @@ class Training(nn.Module):
         self.precision = "fp32"
 
     def forward(self, batch: Batch | None, predict: bool = False) -> Any:
-        """Return the loss; with `predict`, the loss and the (prediction, label) pairs of a task.
-
-        Without a batch, return the objective's scores of data of its own.
-        """
+        """Return the loss, with `predict` also a task's pairs; without a batch `compute_scores`."""
         with self._autocast():
             if batch is None:
                 return self.objective.compute_scores(self.model)

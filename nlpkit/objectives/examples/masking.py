@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from pydantic import Field as Setting
@@ -91,7 +91,7 @@ class Masking(LabelTargets, FramedText):
     needs: tuple[str, ...] = ("bidirectional",)
     term = "mlm"
 
-    def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
+    def __init__(self, config: Rates, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         mask = tokenizer.special_id(model_config.mask_token)
         assert mask is not None  # `special_tokens` asked for it
@@ -105,7 +105,7 @@ class Masking(LabelTargets, FramedText):
             self.leave_out("threshold")
 
     @classmethod
-    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: Rates, model_config: ModelSettings) -> tuple[str, ...]:
         return (*frame_tokens(model_config), model_config.mask_token)
 
     def draw(

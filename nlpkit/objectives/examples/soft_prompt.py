@@ -6,19 +6,18 @@ P tokens of a soft prompt, T tokens in all, M slots.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from nlpkit.contracts.abilities import Prompt, ScoringInput
 from nlpkit.contracts.batch import IGNORE, Field
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.contracts.task import Task, Wording
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data.template import as_template
 from nlpkit.objectives.examples.text import lay_out
 
 PROMPT_SEGMENT, INFILLING_SEGMENT, GENERATION_SEGMENT = 0, 1, 2
+TASK_SEGMENTS = (INFILLING_SEGMENT, GENERATION_SEGMENT)
 INPUTS: Mapping[str, Field] = {
     "input_ids": Field(np.int64),
     "segment": Field(np.int64),
@@ -45,42 +44,6 @@ class PromptSettings(ModelSettings, Protocol):
     def prompt_length(self) -> int: ...
     @property
     def prompt_types(self) -> int: ...
-
-
-class PromptTask(Task):
-    """A base of CPM-Ant's tasks, each with a soft prompt of its own before the text of a row."""
-
-    inputs = tuple(INPUTS)
-    needs = ("prompt_length", "prompts", "prompt_types")
-
-    def __init__(self, config: Any, tokenizer: Tokenizer, model_config: PromptSettings):
-        super().__init__(config, tokenizer, model_config)
-        number, count = config.task_id, model_config.prompt_types
-        if number is None:
-            number = model_config.prompts.generation
-        if number >= count:
-            raise ValueError(f"objective.task_id: {number}, but the model has {count} prompts")
-        self.prompt = prompt_ids(number, tokenizer.vocab_size, model_config)
-        self.bos_id, self.eos_id = text_frame(tokenizer)
-
-    def room(self, others: int, what: str) -> int:
-        """Return the most tokens of text beside the prompt and `others`, which are `what`.
-
-        Raises:
-            ValueError: there is no place for text.
-        """
-        room: int = self.config.max_length - len(self.prompt) - others
-        if room < 1:
-            raise ValueError(
-                f"objective.max_length: {self.config.max_length} leaves no tokens for text after "
-                f"{len(self.prompt)} prompt tokens, <s> and {what}"
-            )
-        return room
-
-    @classmethod
-    def wording(cls, config: Any) -> Wording:
-        """Return the input, which an answer follows, as in training."""
-        return Wording(as_template(config.input), answer_prefix="", separator="\n")
 
 
 def text_frame(tokenizer: Tokenizer) -> tuple[int, int]:
@@ -169,7 +132,7 @@ def hide_tokens(
     and 1 for generation.
     """
     tokens = np.concatenate([frame[:1], ids, frame[1:]]).astype(np.int64)
-    inputs = make_context(soft, tokens, (INFILLING_SEGMENT, GENERATION_SEGMENT)[task])
+    inputs = make_context(soft, tokens, TASK_SEGMENTS[task])
     index = np.asarray(targets)
     rows = len(soft) + index  # the token before: `<s>` is before the text's first token
     inputs["context"][rows + 1] = False

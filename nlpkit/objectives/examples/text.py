@@ -42,11 +42,6 @@ class TextObjective(Objective):
     def length(self, pieces: np.ndarray) -> np.ndarray:
         return pieces + self.extra
 
-    def leave_out(self, *names: str) -> None:
-        """Remove fields, and inputs of the model, that these settings do not need."""
-        self.inputs = tuple(name for name in self.inputs if name not in names)
-        self.fields = {name: kind for name, kind in self.fields.items() if name not in names}
-
 
 class LabelTargets(Objective):
     """A base of objectives whose targets are the tokens with a label, in one term on text."""

@@ -37,7 +37,7 @@ class Member(Part):
         return objective
 
 
-def names(settings: Any) -> Iterator[str]:
+def names(settings: object) -> Iterator[str]:
     """Yield the names of an objective and of its members, from its settings as read from YAML."""
     if not isinstance(settings, dict):
         return

@@ -12,7 +12,7 @@ S sequences, N tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
@@ -68,11 +68,10 @@ class FramedTask(Task):
         self.frame = Frame(tokenizer, model_config)
         self.template = self.frame.template
         if not model_config.can("pairs"):
-            self.inputs = ("input_ids",)
-            self.fields = {k: v for k, v in self.fields.items() if k != "token_type_ids"}
+            self.leave_out("token_type_ids")
 
     @classmethod
-    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
+    def special_tokens(cls, config: FramedConfig, model_config: ModelSettings) -> tuple[str, ...]:
         return frame_tokens(model_config)
 
     def join(self, parts: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

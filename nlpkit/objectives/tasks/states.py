@@ -171,7 +171,7 @@ class LabelTask(StateTask):
         return Wording(f"{as_template(config.texts)}\nLabel:", neutral="Label:")
 
     @classmethod
-    def named_columns(cls, config: Any) -> tuple[str, ...]:
+    def named_columns(cls, config: LabelConfig) -> tuple[str, ...]:
         return columns(*config.texts, config.label)
 
     def texts(self, row: Row) -> tuple[str, ...]:
