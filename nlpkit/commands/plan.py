@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nlpkit.commands import _cards
 from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
@@ -39,11 +40,14 @@ class Shown:
         "--card NAME",
         "how long the run takes on one card, such as h100, at 40 % of its peak, and how many cards "
         "hold weights, gradients and the optimizer's state",
+        autocompletion=lambda: list(_cards.CARDS),
     )
 
     def __post_init__(self) -> None:
         if self.no_data and (self.batch or self.mask):
             raise UsageError("--no-data: there is no batch to show; remove --batch and --mask")
+        if self.card is not None:
+            _cards.find(self.card)  # before anything is read
 
 
 @shared("overrides", "budget", "device")
@@ -57,10 +61,6 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     call, and estimate is measured. docs/design.md lists the keys.
     """
     resolved = common.load(recipe)
-    if shown.card is not None:
-        from nlpkit.plan import cards
-
-        cards.find(shown.card)  # before anything is read
     log = common.open_log()
     log.warn_all(resolved.warnings)
     if shown.no_data:
@@ -75,7 +75,7 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     if shown.card is not None:
         model = described["model"]
         sizes = model["flops_per_run"], model["state_bytes"]
-        described["card"] = cards.describe(shown.card, *sizes)
+        described["card"] = _cards.describe(shown.card, *sizes)
     if common.json:
         described["origin"] = resolved.origin
         common.print_result("", **json.loads(json.dumps(described, sort_keys=True)))

@@ -130,6 +130,12 @@ def test_batch_of_made_up_text_is_not_shown() -> None:
     assert "--no-data: there is no batch to show" in result.stderr
 
 
+def test_unknown_card_is_named_before_anything_is_read() -> None:
+    result = _tiny.command("plan", "papers/bert_base", "--card", "h10")
+    assert result.returncode == 2
+    assert "--card: no 'h10', did you mean h100?" in result.stderr
+
+
 def test_mistake_in_the_recipe_is_named_as_ever() -> None:
     result = _tiny.command("plan", "papers/bert_base", "--no-data", "--set", "model.hiden_size=4")
     assert result.returncode == 2

@@ -13,10 +13,11 @@ import transformers
 
 from nlpkit import recipe
 from nlpkit.checkpoints import hf_writing
+from nlpkit.commands import _cards as cards
 from nlpkit.commands.plan import _format_duration
 from nlpkit.errors import FileError
 from nlpkit.models.meta import on_meta
-from nlpkit.plan import cards, without_data
+from nlpkit.plan import without_data
 from nlpkit.plan.without_data import Sketch
 from nlpkit.recipe.extends import write_whole
 from nlpkit.runs import columns

@@ -2,8 +2,8 @@
 
 import pytest
 
+from nlpkit.commands import _cards as cards
 from nlpkit.errors import UsageError
-from nlpkit.plan import cards
 
 
 def test_run_takes_its_flops_by_two_fifths_of_the_peak() -> None:
