@@ -6,7 +6,6 @@ The tables of names and settings are those of the family (`FORMAT`, `models/form
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 from torch import Tensor
@@ -63,7 +62,7 @@ def list_first(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED])}{more}"
 
 
-def read_model_type(settings: JsonMapping) -> Any:
+def read_model_type(settings: JsonMapping) -> object:
     """Return transformers' name of the family, from `model_type` in `config.json`."""
     model_type = settings.get("model_type")
     return model_type.removeprefix(OWN_TYPE) if isinstance(model_type, str) else model_type

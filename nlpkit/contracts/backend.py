@@ -34,4 +34,3 @@ class Backend(Protocol):
 
 
 CONTRACTS = (Backend,)
-CLASSES: dict[str, type] = {}

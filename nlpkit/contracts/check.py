@@ -1,7 +1,7 @@
 """Checks a part by its contract when it is loaded, and gives it the defaults.
 
 A contract file has `CONTRACTS`, the classes of which a part, a module, keeps one: that of which it
-lacks the fewest members. `CLASSES` are the contracts of classes in the module, by name.
+lacks the fewest members. It may have `CLASSES`, the contracts of classes in the module, by name.
 """
 
 from abc import ABC
@@ -71,7 +71,7 @@ def contracts_of(part: ModuleType, contract: ModuleType) -> Iterator[tuple[str, 
     """Yield the part and the classes in it, each with its place for messages and its contract."""
     file = part.__file__ or part.__name__
     yield f"{file}:", part, min(contract.CONTRACTS, key=lambda each: len(_missing(part, each)))
-    for name, cls in contract.CLASSES.items():
+    for name, cls in vars(contract).get("CLASSES", {}).items():
         made = vars(part)[name]
         # A contract that builds on it, such as a task's, where it is a base of the class.
         bases = [each for each in made.__mro__ if each.__module__.startswith("nlpkit.contracts.")]

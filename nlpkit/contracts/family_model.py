@@ -97,4 +97,3 @@ class Aligned(Protocol):
 
 
 CONTRACTS = (FamilyModel,)
-CLASSES: dict[str, type] = {}

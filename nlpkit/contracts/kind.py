@@ -167,4 +167,3 @@ class CustomKind(Kind, Protocol):
 
 
 CONTRACTS = (MaskKind, CustomKind)
-CLASSES: dict[str, type] = {}

@@ -105,4 +105,3 @@ class BadLine(Exception):
 
 
 CONTRACTS = (Metric, Tool)
-CLASSES: dict[str, type] = {}

@@ -16,4 +16,3 @@ class Family(Protocol):
 
 
 CONTRACTS = (Family,)
-CLASSES: dict[str, type] = {}

@@ -61,7 +61,7 @@ class TrainedModel(LanguageModel, Protocol):
     """
 
     head: Callable[[torch.Tensor], torch.Tensor]  # of a task: summaries (S, C) -> outputs (S, O)
-    objective_heads: Any  # an `nn.ModuleDict`: the layers of objectives with `heads`
+    objective_heads: nn.ModuleDict  # the layers of objectives with `heads`
 
     def __call__(self, lengths: Sequence[int], **inputs: Any) -> torch.Tensor:
         """Return what `forward` returns."""

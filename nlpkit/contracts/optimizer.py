@@ -130,4 +130,3 @@ class OptimizerPart(Protocol):
 
 
 CONTRACTS = (OptimizerPart,)
-CLASSES: dict[str, type] = {}

@@ -147,4 +147,3 @@ class Reader(Protocol):
 
 
 CONTRACTS = (Reader,)
-CLASSES: dict[str, type] = {}

@@ -32,4 +32,3 @@ class SchedulePart(Protocol):
 
 
 CONTRACTS = (SchedulePart,)
-CLASSES: dict[str, type] = {}

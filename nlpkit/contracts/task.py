@@ -84,10 +84,10 @@ class Task(Objective):
         """Return the texts of a row to be tokenised; raise `RowError` if a value is wrong."""
 
     @abstractmethod
-    def item(self, row: Row, ids: list[list[int]]) -> Any:
-        """Return the `Item` of a row, cut to fit; `ids` are those of its `texts`."""
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the item of a row, cut to fit; `ids` are those of its `texts`."""
 
-    def augment(self, item: Any, rng: np.random.Generator) -> Any:
+    def augment(self, item: Item, rng: np.random.Generator) -> Item:
         """Return a training row's item, changed at random; held-out rows stay as they are."""
         return item
 

@@ -12,10 +12,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from nlpkit.errors import Unsupported, not_installed
 from nlpkit.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from accelerate.tracking import GeneralTracker
 
 # The trackers of accelerate; each has the name of the package that it needs.
 Tracker = Literal[
@@ -80,7 +83,7 @@ class Trackers:
 
     def __init__(self, names: Sequence[str], run: TrackedRun, warn: Callable[[str], None]):
         self._warn = warn
-        self._active: dict[str, Any] = {}
+        self._active: dict[str, GeneralTracker] = {}
         for name in dict.fromkeys(names):
             self._try(name, partial(self._start, name, run))
 
