@@ -55,15 +55,24 @@ class Pictures:
         "--confusion FILE.png", "draw how many rows of each class are predicted as which class"
     )
     attention: str | None = option(
-        "--attention FILE.png",
-        "draw which tokens of the source the model attends to while it writes the first rows",
+        "--attention FILE",
+        "draw attention, as FILE.png or FILE.html: that of each layer and head in the first "
+        "example of at most 48 tokens; of a model with a source, as PNG: to the source while it "
+        "writes the first rows",
     )
     attention_layer: int | None = option(
         "--attention-layer N",
-        "with --attention: layer of the decoder, from 1; default: the last but one",
+        "with --attention: one layer, from 1; default: all, or of a decoder with a source the last "
+        "but one",
+    )
+
+    sentence: str | None = option(
+        "--sentence TEXT", "with --attention: the text, in place of a held-out example"
     )
 
     def __post_init__(self) -> None:
+        if self.attention is None and self.sentence is not None:
+            raise UsageError("--sentence: needs --attention FILE")
         if self.attention is None and self.attention_layer is not None:
             raise UsageError("--attention-layer: needs --attention FILE.png")
         if self.confusion is not None and not self.confusion.lower().endswith(".png"):
@@ -117,10 +126,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
             _check(run, checkpoint, common, pictures)
             generation = _choose_generation(run, answers, pictures.attention is not None, log)
             if pictures.attention is not None:
-                from nlpkit.evaluate.alignments import draw_alignments
-
-                file = user_path(pictures.attention)
-                draw_alignments(run, generation, file, pictures.attention_layer)
+                _draw_attention(run, generation, pictures)
             figures, rows = run.evaluate(metrics, generation, log, stop)
             results.append(figures)
     _print(results, [seed for seed, _ in runs], common)
@@ -131,6 +137,26 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
 
         confusion_figure(**figures["confusion"], path=Path(pictures.confusion))
         log.info(f"drawn: {pictures.confusion}")
+
+
+def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Pictures) -> None:
+    from nlpkit.contracts.abilities import ReadsSource
+    from nlpkit.contracts.family_model import Aligned
+
+    file, layer = user_path(str(pictures.attention)), pictures.attention_layer
+    model, objective = run.opened.model, run.opened.objective
+    if (
+        file.suffix.lower() != ".html"
+        and isinstance(objective, ReadsSource)
+        and isinstance(model, Aligned)
+    ):
+        from nlpkit.evaluate.alignments import draw_alignments
+
+        draw_alignments(run, generation, file, layer)
+    else:
+        from nlpkit.evaluate import self_attention
+
+        self_attention.draw(run, file, layer, pictures.sentence)
 
 
 def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Pictures) -> None:

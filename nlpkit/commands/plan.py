@@ -42,10 +42,14 @@ class Shown:
         "hold weights, gradients and the optimizer's state",
         autocompletion=lambda: list(_cards.CARDS),
     )
+    baseline: int | None = option(
+        "--baseline N", "add the held-out loss of N-grams, as --set eval.baseline=N"
+    )
 
     def __post_init__(self) -> None:
-        if self.no_data and (self.batch or self.mask):
-            raise UsageError("--no-data: there is no batch to show; remove --batch and --mask")
+        shows_data = self.batch or self.mask is not None or self.baseline is not None
+        if self.no_data and shows_data:
+            raise UsageError("--no-data: no text is read; remove --batch, --mask and --baseline")
         if self.card is not None:
             _cards.find(self.card)  # before anything is read
 
@@ -60,7 +64,9 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     With --json the keys are sorted. data, packing, model, settings and origin are the same at every
     call, and estimate is measured. docs/design.md lists the keys.
     """
-    resolved = common.load(recipe)
+    resolved = common.load(
+        recipe, [] if shown.baseline is None else [f"eval.baseline={shown.baseline}"]
+    )
     log = common.open_log()
     log.warn_all(resolved.warnings)
     if shown.no_data:

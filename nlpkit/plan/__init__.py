@@ -23,7 +23,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import step_flops
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs import build, checks, fit_memory, planned
+from nlpkit.runs import baseline, build, checks, fit_memory, planned
 from nlpkit.runs.build import model_part
 from nlpkit.runs.planned import Planned, PlannedModel
 from nlpkit.runs.run import Data, ModelPart
@@ -110,7 +110,7 @@ def describe(plan: Planned) -> JsonObject:
             "train": _describe_corpus(data.train) | {"examples": len(data.examples)},
             "dropped": data.examples.spans.dropped,
             "cut": dict(data.train.cut),
-            "held_out": _describe_held_out(data),
+            "held_out": _describe_held_out(data, plan.resolved.recipe.eval.baseline),
             "directories": [n for inputs in data.inputs for entry in inputs for n in entry.notes],
             "vocabulary": plan.vocab_size,
         },
@@ -155,7 +155,7 @@ def _count_flops(plan: Planned) -> float:
     )
 
 
-def _describe_held_out(data: Data) -> JsonObject | None:
+def _describe_held_out(data: Data, order: int | None) -> JsonObject | None:
     if data.valid is None or data.held_out is None:
         return None
     entropy = data.held_out_entropy()  # rows of a task have none
@@ -163,6 +163,7 @@ def _describe_held_out(data: Data) -> JsonObject | None:
     return _describe_corpus(data.valid) | {
         "examples": len(data.held_out),
         "unigram_entropy": entropy,
+        **({"ngram_loss": round(baseline.compute_loss(data, order), 4)} if order else {}),
     }
 
 

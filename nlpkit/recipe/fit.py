@@ -29,6 +29,9 @@ def check(recipe: "Recipe", document: Document) -> list[Problem]:
     if recipe.eval.metrics and not found and not issubclass(load_class(name), Task):
         what = f"objective {name} is trained on running text, which has no answers to score; "
         found.append((("eval", "metrics"), what + "remove the setting"))
+    if recipe.eval.baseline and not found and issubclass(load_class(name), Task):
+        what = f"objective {name} is trained on rows, and n-grams need running text; "
+        found.append((("eval", "baseline"), what + "remove the setting"))
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 

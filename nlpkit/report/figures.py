@@ -157,6 +157,37 @@ def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) ->
     _save(plt, figure, path)
 
 
+def heads_figure(
+    layers: Sequence[tuple[str, np.ndarray, np.ndarray, list[str], list[str]]], path: Path
+) -> None:
+    """Draw the weights of every head: a row of panels for each layer, or a layer in rows of four.
+
+    A layer is its title, weights (H, N, K), entropies (H,), and the tokens of rows and columns.
+    """
+    plt = _pyplot()
+    heads = max(len(weights) for _, weights, *_ in layers)
+    columns = heads if len(layers) > 1 else min(heads, 4)
+    rows = len(layers) if len(layers) > 1 else math.ceil(heads / columns)
+    side = 2.2 if len(layers) > 1 else 4.5
+    figure, grid = plt.subplots(
+        rows, columns, figsize=(side * columns, side * rows), layout="constrained", squeeze=False
+    )
+    for axes in grid.flat:
+        axes.set_visible(False)
+    for row, (title, weights, entropies, queries, keys) in enumerate(layers):
+        panels = grid[row] if len(layers) > 1 else grid.flat
+        for head, (axes, each) in enumerate(zip(panels, weights, strict=False), 1):
+            axes.set_visible(True)
+            axes.imshow(each, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
+            axes.set_title(f"{title}, head {head}: {entropies[head - 1]:.2f} nats", fontsize=7)
+            axes.set_xticks([])
+            axes.set_yticks([])
+            if len(layers) == 1:
+                axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=7)
+                axes.set_yticks(range(len(queries)), queries, fontsize=7)
+    _save(plt, figure, path)
+
+
 def _save(plt: Any, figure: Any, path: Path, **options: Any) -> None:
     with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_MISSING)

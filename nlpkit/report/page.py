@@ -26,6 +26,7 @@ _NONE = "–"
 # Of run.json, in rows of their own or in no row.
 _NO_ROW = {
     "budget_seconds", "steps", "finished", "step", "finite", "diverged", "held_out_unigram_entropy",
+    "held_out_ngram",
 }  # fmt: skip
 Cell = str | tuple[str, str]  # text, or text and its class
 
@@ -132,6 +133,9 @@ def _collect_facts(history: History) -> dict[str, str]:
         facts["unigram entropy of the held-out text"] = (
             f"{_format_figure(history.entropy)} nats/token"
         )
+    if ngram := status.get("held_out_ngram"):
+        name = f"loss of {ngram['order']}-grams on the held-out text"
+        facts[name] = f"{_format_figure(ngram['nats'])} nats/token"
     for key, value in status.items():
         if key not in _NO_ROW:
             facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

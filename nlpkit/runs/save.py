@@ -244,6 +244,10 @@ def _write_start(run: Run) -> None:
         data=run.data.fingerprint,
         held_out_unigram_entropy=run.data.held_out_entropy(),
     )
+    if order := run.resolved.recipe.eval.baseline:
+        from nlpkit.runs import baseline
+
+        baseline.announce(run, order)
 
 
 def describe_last(run: Path) -> str:

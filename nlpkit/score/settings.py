@@ -76,6 +76,15 @@ class Config(FrozenConfig):
         json_schema_extra={"free": True},
     )
 
+    baseline: int | None = Field(
+        None,
+        ge=2,
+        le=6,
+        description="order N of an n-gram model of the training text (modified Kneser-Ney); the "
+        "plan, the run and its report show its loss on the held-out text",
+        json_schema_extra={"free": True},
+    )
+
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
         return (

@@ -127,7 +127,7 @@ def test_command_reads_no_data_and_says_how_long_a_card_takes() -> None:
 def test_batch_of_made_up_text_is_not_shown() -> None:
     result = _tiny.command("plan", "papers/bert_base", "--no-data", "--batch")
     assert result.returncode == 2
-    assert "--no-data: there is no batch to show" in result.stderr
+    assert "--no-data: no text is read" in result.stderr
 
 
 def test_unknown_card_is_named_before_anything_is_read() -> None:
