@@ -15,15 +15,13 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.context import BaseContext
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from nlpkit import registry
 from nlpkit.errors import NlpkitError, OutOfMemory
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
-PieceIn = TypeVar("PieceIn", contravariant=True)
-ResultOut = TypeVar("ResultOut", covariant=True)
 
 _POLL_SECONDS = 0.1
 # How many finished pieces may wait for an earlier one that takes longer.
@@ -31,18 +29,12 @@ _AHEAD = 64
 _GROUP_SIGNALS = {"SIGINT", "SIGTERM", "SIGHUP"} & signal.Signals.__members__.keys()
 
 
-class Job(Protocol[PieceIn, ResultOut]):
-    """Turns a piece of work into a result; it can be pickled unless its workers are forked."""
-
-    def run(self, piece: PieceIn, should_stop: Callable[[], None]) -> ResultOut: ...
-
-
-_job: Job[Any, Any]  # that of a worker process
+_work: Callable[[Any], object]  # that of a worker process
 
 
 def run_in_workers(
+    work: Callable[[Piece], Result],
     pieces: Iterator[Piece],
-    job: Job[Piece, Result],
     processes: int,
     should_stop: Callable[[], None],
     *,
@@ -55,6 +47,7 @@ def run_in_workers(
     An error in a worker is raised at its piece's turn. Close the iterator to end the workers.
 
     Args:
+        work: makes the result of a piece; it can be pickled unless the workers are forked.
         setting: what a user can set so that less memory is needed.
         ahead: how many results may wait for an earlier one.
 
@@ -62,7 +55,7 @@ def run_in_workers(
         OutOfMemory: a worker was killed.
     """
     others = multiprocessing.active_children()
-    pool = ProcessPoolExecutor(processes, context, _begin, (job, registry.OUTSIDE))
+    pool = ProcessPoolExecutor(processes, context, _begin, (work, registry.OUTSIDE))
     waiting: deque[tuple[Piece, Future[Result]]] = deque()
     try:
         while True:
@@ -108,9 +101,9 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(job: Job[Piece, Result], outside: set[str]) -> None:
-    global _job
-    _job = job
+def _begin(work: Callable[[Piece], Result], outside: set[str]) -> None:
+    global _work
+    _work = work
     registry.OUTSIDE.update(outside)
     # These signals reach the whole process group, but only the parent ends its workers.
     for name in _GROUP_SIGNALS:
@@ -128,7 +121,7 @@ def _end_with_parent() -> None:
 
 def _run(piece: Any) -> Any:
     try:
-        return _job.run(piece, lambda: None)
+        return _work(piece)
     except NlpkitError:
         raise
     except Exception as error:  # a bug, or a mistake in a user's part: not every one can be pickled

@@ -117,10 +117,6 @@ class Corpus:
         ]
         return np.concatenate(found)
 
-    def content(self, index: int, start: int, stop: int) -> np.ndarray:
-        """Return the ids of a piece of document `index`."""
-        return self.document(index)[start:stop]
-
     def unigram_entropy(self, without: int | None = None) -> float:
         """Return the entropy of the token frequencies of all stores together, nats per token.
 

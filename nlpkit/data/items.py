@@ -100,10 +100,6 @@ class TaskDataset:
     def __len__(self) -> int:
         return len(self.items)
 
-    def content(self, index: int, start: int, stop: int) -> Item:
-        """Return an item; it is always used whole."""
-        return self.items[index]
-
     def unigram_entropy(self, without: int | None = None) -> None:
         """Return None: items are no running text."""
 

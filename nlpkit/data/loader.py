@@ -136,29 +136,24 @@ class Examples:
         return self.objective.example(source, rng, [self.source(other) for other in drawn])
 
     def source(self, piece: int) -> np.ndarray | Item | FlaggedIds:
-        """Return what an example is made of: a piece's ids, with flags if the objective has any."""
-        if not self.objective.token_flags:
-            return self.ids(piece)
-        pieces = self.spans
-        frame = [0] * len(pieces.before), [0] * len(pieces.after)
-        flags = frame_documents(cast(Corpus, self.corpus).flags, *self._span(piece), *frame)
-        return FlaggedIds(cast(np.ndarray, self.ids(piece)), flags)
+        """Return what an example is made of: the ids (T,) of a piece, for a task an item.
 
-    def ids(self, piece: int) -> np.ndarray | Item:
-        """Return the tokens (T,) of a piece, with those of the frame that are in its span.
-
-        For a task, it is an item.
+        Ids of a frame are those in the span. If the objective has any `token_flags`, ids have them.
         """
-        pieces = self.spans
-        document, start, stop = self._span(piece)
-        if pieces.before or pieces.after or stop > self.corpus.lengths[document]:
-            documents = cast(Corpus, self.corpus).document
-            return frame_documents(documents, document, start, stop, pieces.before, pieces.after)
-        return self.corpus.content(document, start, stop)
-
-    def _span(self, piece: int) -> tuple[int, int, int]:
-        pieces = self.spans
-        return int(pieces.document[piece]), int(pieces.start[piece]), int(pieces.stop[piece])
+        pieces, corpus = self.spans, self.corpus
+        place = pieces.document, pieces.start, pieces.stop
+        document, start, stop = (int(each[piece]) for each in place)
+        if isinstance(corpus, TaskDataset):
+            return corpus.items[document]
+        span, before, after = (document, start, stop), pieces.before, pieces.after
+        if before or after or stop > corpus.lengths[document]:
+            ids = frame_documents(corpus.document, *span, before, after)
+        else:
+            ids = corpus.document(document)[start:stop]
+        if not self.objective.token_flags:
+            return ids
+        no_flags = [0] * len(before), [0] * len(after)
+        return FlaggedIds(ids, frame_documents(corpus.flags, *span, *no_flags))
 
     def batch(self, items: np.ndarray, epoch: int, progress: float = 0.0) -> Batch:
         """Return the pack of these items as they are when this share of the run is done."""
@@ -242,10 +237,6 @@ class Stream:
             batches.append(self.examples.batch(self.plan(epoch)[index], epoch, progress))
         return Step(batches, self.locate(bins.stop), stand_in)
 
-    def run(self, piece: int, should_stop: Callable[[], None]) -> Step:
-        """Return the step of this number: the job of a worker."""
-        return self[piece]
-
 
 def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     """Yield the first `count` steps of a stream, prepared by `workers` processes (0: by this).
@@ -264,7 +255,7 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
     # The workers inherit the plan, and an error in it is raised here.
     stream.plan(stream.start.epoch)
     prepared = run_in_workers(
-        *(iter(range(count)), stream, workers, lambda: None),
+        *(stream.__getitem__, iter(range(count)), workers, lambda: None),
         setting="train.workers: 0",
         context=multiprocessing.get_context("fork"),  # a worker has the stream without a copy
         ahead=workers,

@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -57,6 +58,10 @@ class Piece:
     out: Path
 
 
+# The counts of a piece, and the row at which that stopped.
+Result: TypeAlias = tuple[Counts, RowError | None]
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything that tokenising a piece needs besides the piece; goes to the workers once."""
@@ -65,7 +70,7 @@ class Job:
     part: Part
     encoding: Encoding
 
-    def run(self, piece: Piece, should_stop: Callable[[], None]) -> tuple[Counts, RowError | None]:
+    def run(self, piece: Piece, should_stop: Callable[[], None] = lambda: None) -> Result:
         """Write tokens, lengths of documents and flags; return the row at which that stopped."""
         counts = Counts()
         documents = read(piece.file, self.config, counts, part=self.part)
@@ -127,7 +132,7 @@ def tokenize(
 
 def _results(
     files: Sequence[TextFile], job: Job, workdir: Path, total: int, should_stop: Callable[[], None]
-) -> Generator[tuple[Piece, tuple[Counts, RowError | None]], None, None]:
+) -> Generator[tuple[Piece, Result], None, None]:
     parts = ((index, part) for index, file in enumerate(files) for part in split(file))
     pieces = (Piece(i, part, workdir / f"{n:08d}") for n, (i, part) in enumerate(parts))
     workers = job.config.workers
@@ -143,7 +148,7 @@ def _results(
     # Spawned, because this process has threads (torch's, the tokenizer's).
     context = multiprocessing.get_context("spawn")
     yield from run_in_workers(
-        pieces, job, workers, should_stop, setting="data.workers: 1", context=context
+        job.run, pieces, workers, should_stop, setting="data.workers: 1", context=context
     )
 
 

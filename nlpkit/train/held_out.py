@@ -93,7 +93,7 @@ class HeldOut:
         return scores
 
     def _answers(self, index: int, predicted: list[Any]) -> list[Answer]:
-        items = [self.examples.ids(piece) for piece in self.bins[index].tolist()]
+        items = [self.examples.source(piece) for piece in self.bins[index].tolist()]
         return cast(Task, self.examples.objective).answers(predicted, cast("list[Item]", items))
 
     def _characters_of(self, loss: Loss, labels: np.ndarray) -> float:

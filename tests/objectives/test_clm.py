@@ -35,9 +35,6 @@ class _Corpus:
     def document(self, index: int) -> np.ndarray:
         return np.arange(self.lengths[index], dtype=np.uint32) + 100 * index + 10
 
-    def content(self, index: int, start: int, stop: int) -> np.ndarray:
-        return self.document(index)[start:stop]
-
 
 def _objective(
     bos: int | None = None, eos: int | None = EOS, unk: int | None = None, **config

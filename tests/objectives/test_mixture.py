@@ -108,8 +108,8 @@ def test_example_depends_on_seed_epoch_and_piece_alone(run: Path, opened: Opened
         lengths = np.full(20, 30)
         starts, weights = np.array([0]), np.array([1.0])
 
-        def content(self, document: int, start: int, stop: int) -> np.ndarray:
-            return np.arange(20, 50)[start:stop]
+        def document(self, index: int) -> np.ndarray:
+            return np.arange(20, 50)
 
     one, other = (Examples(Corpus(), opened.objective, 7) for _ in range(2))
     forwards = [one.make(item, 3) for item in range(20)]

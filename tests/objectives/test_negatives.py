@@ -124,7 +124,7 @@ def test_negatives_come_before_the_example_s_own_draws_from_the_same_rng() -> No
     made = examples.make(5, 2)
     rng = examples.generator(2, 5, 0)
     (negative,) = examples.negatives.draw(5, 1, rng)
-    assert made["negative"] == examples.ids(negative)[0]
+    assert made["negative"] == examples.source(negative)[0]
     assert made["draw"] == rng.random(1)
 
 

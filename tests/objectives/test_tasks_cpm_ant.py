@@ -281,7 +281,7 @@ def test_nlu_choices_are_the_options_of_rows_without_options(
     (tmp_path / name).write_text(text, encoding="utf-8", newline="")
     objective = _nlu(**CHOICES)
     items = _read(tmp_path / name, objective, tmp_path)
-    examples = [objective.example(items.content(i, 0, 0), RNG) for i in range(len(items))]
+    examples = [objective.example(item, RNG) for item in items.items]
     prompt = [104, 105, 106, 107]
     assert [example["input_ids"].tolist() for example in examples] == [
         [*prompt, BOS, 11, 12, 13, 20, 21, *prompt, BOS, 11, 12, 14, 15, 20, 21],

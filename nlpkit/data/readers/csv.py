@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
-from nlpkit.data.lines import decode, lines
+from nlpkit.data.lines import decode_lines
 from nlpkit.data.template import is_number
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
@@ -54,15 +54,8 @@ def name_cells(
 
 
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
-    def texts() -> Iterator[str]:
-        for number, raw in enumerate(lines(file), 1):
-            try:
-                yield decode(raw) + "\n"
-            except RowError as error:
-                raise DataError(f"{file.name}:{number}: {error.what}") from error
-
     csv.field_size_limit(sys.maxsize)  # by default, a cell of 131,072 characters is an error
-    reader = csv.reader(texts(), strict=True)
+    reader = csv.reader((line + "\n" for line in decode_lines(file)), strict=True)
     begin = 1
     try:
         for cells in reader:

@@ -13,7 +13,7 @@ from json import decoder, scanner
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
-from nlpkit.data.lines import decode, kind_of, lines
+from nlpkit.data.lines import decode_lines, kind_of
 from nlpkit.data.nested import ObjectWithLine
 from nlpkit.errors import DataError
 
@@ -44,12 +44,7 @@ def _first_line(value: object) -> int:
 
 def read(file: TextFile, counts: Counts) -> object:
     """Return the value of a JSON file, whose objects are `ObjectWithLine`; raise `DataError`."""
-    texts = []
-    for number, raw in enumerate(lines(file), 1):
-        try:
-            texts.append(decode(raw))
-        except RowError as error:
-            raise DataError(f"{file.name}:{number}: {error.what}") from error
+    texts = [*decode_lines(file)]
     counts.lines += len(texts)
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
 
