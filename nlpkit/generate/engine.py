@@ -249,14 +249,8 @@ class _Engine:
             logits = logits.clone()
             logits[:, list(rules.suppress_tokens)] = -torch.inf
             if any(early) and rules.eos_token_ids:
-                width = self._width(active)
-                rows = [
-                    i * width + j
-                    for i, is_early in enumerate(early)
-                    if is_early
-                    for j in range(width)
-                ]
-                logits[torch.tensor(rows)[:, None], torch.tensor(rules.eos_token_ids)] = -torch.inf
+                rows = torch.tensor(early).repeat_interleave(self._width(active)).nonzero()
+                logits[rows, torch.tensor(rules.eos_token_ids)] = -torch.inf
         return logits
 
     def _stops(self, ids: Sequence[int]) -> bool:

@@ -228,25 +228,25 @@ class Objective(FramedTask):
         loss, outputs = self._compute(model, hidden, batch)
         scores = outputs.cpu().numpy()
         places, order = batch.fields["place"].tolist(), batch.fields["order"].tolist()
-        rows: list[list[tuple[float, int, int]]] = []
+        best: list[Found | None] = []  # until all windows are read, the margin is the score
         nulls: list[float] = []
         stop = 0
         for number, length in zip(order, batch.lengths, strict=True):
             start, stop = stop, stop + length
             if number == 0:
-                rows.append([])
+                best.append(None)
                 nulls.append(float("inf"))
             null = stop - 1 if self.null_is_last else start
             # Devlin et al. 2018, sec. 4.3; over windows the lowest, as in the authors' code.
             nulls[-1] = min(nulls[-1], float(scores[null].sum()))
             here = [k for k in range(start, stop) if places[k] >= 0]
             if here:
-                context = scores[here[0] : here[-1] + 1]
+                context, offset = scores[here[0] : here[-1] + 1], places[here[0]]
                 score, first, last = best_span(context, self.config.max_answer_length)
-                rows[-1].append((score, places[here[0]] + first, places[here[0]] + last))
-        best = [max(row, key=lambda each: each[0], default=None) for row in rows]
+                if best[-1] is None or score > best[-1].margin:
+                    best[-1] = Found(offset + first, offset + last, score)
         return loss, [
-            None if each is None else Found(each[1], each[2], each[0] - null)
+            each and each._replace(margin=each.margin - null)
             for each, null in zip(best, nulls, strict=True)
         ]
 

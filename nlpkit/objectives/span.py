@@ -116,17 +116,17 @@ class Objective(TextMasking):
         self, example: dict[str, np.ndarray], rng: np.random.Generator
     ) -> dict[str, np.ndarray]:
         """Return the masked example; `span` (T,) numbers its spans from 1, 0 is no target."""
-        made = super().masked(example, rng)
-        if "span" not in self.fields:
-            return made
-        return made | {"span": runs(made["labels"] != IGNORE)}
+        return self._number_spans(super().masked(example, rng))
 
     def at_progress(self, example: dict[str, np.ndarray], progress: float) -> dict[str, np.ndarray]:
         """Return the example with the targets of the rate at this share of the run."""
         made = super().at_progress(example, progress)
-        if made is example or "span" not in self.fields:
-            return made
-        return made | {"span": runs(made["labels"] != IGNORE)}
+        return example if made is example else self._number_spans(made)
+
+    def _number_spans(self, example: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if "span" not in self.fields:
+            return example
+        return example | {"span": runs(example["labels"] != IGNORE)}
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         counts = super().num_targets(batch)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nlpkit.contracts.batch import Batch, Field, Loss, Spans
+from nlpkit.contracts.batch import Batch, Field, Loss
 from nlpkit.contracts.objective import Objective, TrainedModel
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Combined:
     """A list of objectives; the loss has the terms of all, multiplied by the objective's weight.
 
-    Attributes that this class does not define, such as `continue_text`, are the first objective's.
+    What this class does not define, such as `spans` and `continue_text`, is the first objective's.
     """
 
     composable = False
@@ -39,7 +39,6 @@ class Combined:
             raise ValueError(f"objective: two of the list have a loss called {twice[0]}")
         self.scores = joined(objective.scores for objective in objectives)
         self.token_flags = joined(objective.token_flags for objective in objectives)
-        self.negatives = self.first.negatives
         self.predicts_text = any(objective.predicts_text for objective in objectives)
 
     def __getattr__(self, name: str) -> Any:
@@ -47,12 +46,6 @@ class Combined:
         if name.startswith("__") or "first" not in self.__dict__:
             raise AttributeError(name)
         return getattr(self.first, name)
-
-    def spans(self, lengths: np.ndarray) -> Spans:
-        return self.first.spans(lengths)
-
-    def length(self, pieces: np.ndarray) -> np.ndarray:
-        return self.first.length(pieces)
 
     def example(
         self, ids: np.ndarray, rng: np.random.Generator, *more: Any
