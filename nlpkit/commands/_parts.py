@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.contracts.objective import Objective
 from nlpkit.json_types import JsonObject
 
 # The name of a list, also with --json, and the folder of its parts.
@@ -18,14 +19,7 @@ _LISTS = {
 }
 
 _TOKENS = 8192
-_HEAD = (
-    "kind",
-    "who sees whom",
-    "cost of N tokens",
-    "sees",
-    "learned",
-    "source",
-)
+_HEAD = ("kind", "who sees whom", "cost of N tokens", "sees", "learned", "source")
 _PAPER = re.compile(r"((?:\w+ and )?[A-Z][\w-]+(?: et al\.)? \d{4})")
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{5})")
 _SEES = {
@@ -40,17 +34,10 @@ MARKED = (
 
 
 def list_families() -> dict[str, list[str]]:
-    """Return the families that each objective trains, with their default settings.
-
-    A mixture is not in the table, because its families depend on its members.
-    """
+    """Return the families that each objective trains, with their default settings."""
     from nlpkit.recipe.alternatives import families_for
 
-    return {
-        name: families_for(registry.load("objectives", name).Objective)
-        for name in registry.names("objectives")
-        if name != "mixture"
-    }
+    return {name: families_for(made) for name, made in _load_objectives().items()}
 
 
 def list_other_settings() -> dict[str, dict[str, list[str]]]:
@@ -60,12 +47,14 @@ def list_other_settings() -> dict[str, dict[str, list[str]]]:
     """
     from nlpkit.recipe.alternatives import families_with_setting
 
-    found = {
-        name: families_with_setting(registry.load("objectives", name).Objective)
-        for name in registry.names("objectives")
-        if name != "mixture"
-    }
+    found = {name: families_with_setting(made) for name, made in _load_objectives().items()}
     return {name: families for name, families in found.items() if families}
+
+
+def _load_objectives() -> dict[str, type[Objective]]:
+    """Return the classes, without the mixture, whose families depend on its members."""
+    names = [name for name in registry.names("objectives") if name != "mixture"]
+    return {name: registry.load("objectives", name).Objective for name in names}
 
 
 def list_parts() -> dict[str, dict[str, str]]:

@@ -2,12 +2,7 @@
 
 from typing import Annotated, Any, get_args
 
-from pydantic import (
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry

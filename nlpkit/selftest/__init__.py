@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -24,6 +23,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.task import Task
 from nlpkit.data.loader import Examples
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.objectives import mixture
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.registry import error_of_part
@@ -32,14 +32,7 @@ from nlpkit.runs.build import model_part
 from nlpkit.selftest import batching, leaks, resuming, texts
 from nlpkit.selftest.heads import Seen, look_at
 from nlpkit.selftest.leaks import Verdict
-from nlpkit.selftest.subject import (
-    EVAL_EVERY,
-    SAVE_EVERY,
-    STEPS,
-    Bench,
-    Subject,
-    check,
-)
+from nlpkit.selftest.subject import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, Subject, check
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.machine import make_accelerator
@@ -92,15 +85,10 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         # As in the run itself, which is larger: a pass of the small model would tell nothing.
         requested = resolved.recipe.train.precision
         precision, _ = machine.choose_precision(requested, accelerator.device)
-        small = _change(small, "train", precision=precision)
-        assert small.recipe.model is not None  # set by `_shrink`
-        dropouts = [name for name, _ in small.recipe.model.config if name.endswith("dropout")]
-        no_dropout = _change(small, "model", **dict.fromkeys(dropouts, 0.0))
-        run = pretrain.prepare(no_dropout, directory, accelerator, log, stop)
+        small = _change_train(small, {"precision": precision})
+        run = pretrain.prepare(_remove_dropout(small), directory, accelerator, log, stop)
         data, backend = run.data, resolved.recipe.attention.backend
-        small = _shorten(
-            small, run.settings.warmup_steps, precision, int(data.examples.sizes.max())
-        )
+        small = _shorten(small, run.settings.warmup_steps, int(data.examples.sizes.max()))
 
         def build_fresh() -> nn.Module:
             torch.manual_seed(resolved.recipe.seed)
@@ -232,39 +220,26 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
     return replace(resolved, recipe=recipe.model_copy(update=update)), lowered
 
 
-def _change(resolved: Resolved, section: str, **values: Any) -> Resolved:
-    recipe = resolved.recipe
-    if section == "train":
-        # The proofs have small batches, whatever memory the recipe allows.
-        train = recipe.train.model_dump() | {"memory": None} | values
-        update: Any = type(recipe.train).model_validate(train)
-    else:
-        assert recipe.model is not None  # set by `_shrink`
-        config = recipe.model.config
-        config = type(config).model_validate(config.model_dump() | values)
-        update = sections.Model(family=recipe.model.family, config=config)
-    return replace(resolved, recipe=recipe.model_copy(update={section: update}))
+def _remove_dropout(resolved: Resolved) -> Resolved:
+    model = resolved.recipe.model
+    assert model is not None  # set by `_shrink`
+    rates = {name: 0.0 for name, _ in model.config if name.endswith("dropout")}
+    config = type(model.config).model_validate(model.config.model_dump() | rates)
+    update = {"model": sections.Model(family=model.family, config=config)}
+    return replace(resolved, recipe=resolved.recipe.model_copy(update=update))
 
 
-def _shorten(resolved: Resolved, warmup: int, precision: str, longest: int) -> Resolved:
+def _change_train(resolved: Resolved, values: JsonObject) -> Resolved:
     train = resolved.recipe.train
-    budget = max(longest, min(train.batch_budget, BUDGET))
-    return _change(
-        resolved,
-        "train",
-        steps=STEPS,
-        epochs=None,
-        budget=None,
-        tokens_per_batch=budget,
-        tokens_per_step=2 * budget,
-        warmup_steps=min(warmup, STEPS // 2),
-        warmup_ratio=None,
-        precision=precision,
-        eval_every=EVAL_EVERY,
-        save_every=SAVE_EVERY,
-        keep=2,
-        patience=None,
-        workers=0,
-        log_every=1,
-        trackers=[],
-    )
+    # The proofs have small batches, whatever memory the recipe allows.
+    changed = type(train).model_validate(train.model_dump() | {"memory": None} | values)
+    return replace(resolved, recipe=resolved.recipe.model_copy(update={"train": changed}))
+
+
+def _shorten(resolved: Resolved, warmup: int, longest: int) -> Resolved:
+    budget = max(longest, min(resolved.recipe.train.batch_budget, BUDGET))
+    values: JsonObject = dict.fromkeys(("epochs", "budget", "warmup_ratio", "patience"))
+    values |= {"steps": STEPS, "warmup_steps": min(warmup, STEPS // 2), "log_every": 1}
+    values |= {"tokens_per_batch": budget, "tokens_per_step": 2 * budget, "workers": 0}
+    values |= {"eval_every": EVAL_EVERY, "save_every": SAVE_EVERY, "keep": 2, "trackers": []}
+    return _change_train(resolved, values)
