@@ -232,14 +232,10 @@ def _give_options(verb: Callable[..., None], names: Sequence[str]) -> Callable[.
 
 def _list_options(group: Any, names: Sequence[str]) -> list[inspect.Parameter]:
     """Return the options of a group of these names (default: all), as typer takes them."""
-    types = get_type_hints(group)
+    types, by_name = get_type_hints(group), inspect.Parameter.KEYWORD_ONLY
+    chosen = [each for each in dataclasses.fields(group) if not names or each.name in names]
+    options = [(each.name, each.metadata["option"]) for each in chosen]
     return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.metadata["option"],
-            annotation=types[field.name],
-        )
-        for field in dataclasses.fields(group)
-        if not names or field.name in names
+        inspect.Parameter(name, by_name, default=declared, annotation=types[name])
+        for name, declared in options
     ]

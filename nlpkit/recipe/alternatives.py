@@ -105,6 +105,27 @@ def check_members(
             yield path, what
 
 
+def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
+    """Return why objectives of a list cannot follow those before them, by their numbers."""
+    owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
+    found = {}
+    for number, name in enumerate(section.name for section in objectives):
+        made = load_class(name)
+        twice = [part for part in made.parts if part in owners]
+        if number and not made.composable:
+            found[number] = (
+                f"{name} makes whole examples and cannot follow {objectives[0].name}; name it "
+                "first, or alone"
+            )
+        elif twice:
+            found[number] = (
+                f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; remove one "
+                "of them"
+            )
+        owners |= dict.fromkeys(made.parts, name)
+    return found
+
+
 def _trains(objective: type[Objective], config: ModelConfig) -> bool:
     if missing_needs(objective, config) or objective.reads_text != config.can("has_vocabulary"):
         return False

@@ -37,11 +37,10 @@ def check(recipe: "Recipe", document: Document) -> list[Problem]:
 
 def _check_model(recipe: "Recipe") -> Iterator[Misfit]:
     path = ("model", "family")
-    if recipe.model is None:
+    if recipe.model is None or (recipe.model.family is None and recipe.init_from is not None):
         return
     if recipe.model.family is None:
-        if recipe.init_from is None:
-            yield path, f"missing (model family: {', '.join(registry.names('models'))})"
+        yield path, f"missing (model family: {', '.join(registry.names('models'))})"
         return
     family, config = recipe.model.family, recipe.model.config
     if not isinstance(config, ModelConfig):
@@ -83,17 +82,16 @@ def check_objectives(
     objectives: Sequence[Objective], family: str, config: ModelConfig
 ) -> Iterator[Misfit]:
     """Yield the objectives that cannot train the model or cannot be combined."""
-    owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
+    conflicts: dict[int, str] = {}  # by the number of the objective
+    if len(objectives) > 1:
+        from nlpkit.recipe.alternatives import find_conflicts
+
+        conflicts = find_conflicts(objectives)
     for number, section in enumerate(objectives):
         at: Path = ("objective", number) if len(objectives) > 1 else ("objective",)
         name, made = section.name, load_class(section.name)
-        what = ""
-        if number and not made.composable:
-            what = f"{name} makes whole examples and cannot follow {objectives[0].name}; "
-            what += "name it first, or alone"
-        elif twice := [part for part in made.parts if part in owners]:
-            what = f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
-            what += "remove one of them"
+        if what := conflicts.get(number, ""):
+            yield (*at, "name"), what
         elif missing_needs(made, config) or (made.reads_text and not config.can("has_vocabulary")):
             from nlpkit.recipe.alternatives import describe_needs
 
@@ -102,17 +100,16 @@ def check_objectives(
             from nlpkit.recipe.alternatives import suggest
 
             what = f"{name} {lacking[0]}, and family {family} {lacking[1]}{suggest(made, config)}"
+            yield (*at, "name"), what
         elif made.reads_summary and config.summary_first and config.can("causal"):
             (default,) = {choice.kind for choice in config.default_attention}
             what = f"{name} reads the state of the first token, which sees no other token with "
             what += f"attention {config.attention[0].kind}; set attention: {{kind: {default}}}"
+            yield (*at, "name"), what
         elif members := members_of(section):
             from nlpkit.recipe.alternatives import check_members
 
             yield from check_members(members, (*at, "of"), family, config)
-        if what:
-            yield (*at, "name"), what
-        owners |= dict.fromkeys(made.parts, name)
 
 
 def _find_unread(objectives: Sequence[Objective], config: ModelConfig) -> tuple[str, str] | None:
