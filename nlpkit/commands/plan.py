@@ -10,7 +10,7 @@ from nlpkit.commands import _cards
 from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
-from nlpkit.errors import UsageError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -98,7 +98,10 @@ def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Pl
     """Return the plan, and draw or print its first batch if this is asked for."""
     from nlpkit.runs import columns
 
-    columns.check(resolved)  # before torch is loaded
+    try:
+        columns.check(resolved)  # before torch is loaded
+    except FileError as error:
+        raise FileError(f"{error}; without data: --no-data") from error
     from nlpkit import plan as planning
 
     out = user_path(resolved.recipe.out)

@@ -136,6 +136,13 @@ def test_unknown_card_is_named_before_anything_is_read() -> None:
     assert "--card: no 'h10', did you mean h100?" in result.stderr
 
 
+def test_plan_whose_data_are_missing_says_how_to_do_without() -> None:
+    result = _tiny.command("plan", "papers/bert_base", "--no-probe")
+    assert result.returncode == 4
+    assert result.stderr.startswith("nlpkit: no file matches 'text/train/*.jsonl'; looked in ")
+    assert result.stderr.endswith("; without data: --no-data\n")
+
+
 def test_mistake_in_the_recipe_is_named_as_ever() -> None:
     result = _tiny.command("plan", "papers/bert_base", "--no-data", "--set", "model.hiden_size=4")
     assert result.returncode == 2
