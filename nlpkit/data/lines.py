@@ -108,15 +108,6 @@ def decode(raw: bytes) -> str:
         raise _explain_bytes(raw, error.start) from error
 
 
-def decode_lines(file: TextFile) -> Iterator[str]:
-    """Yield the lines of a file as text; raise `DataError` for one that is not UTF-8."""
-    for number, raw in enumerate(lines(file), 1):
-        try:
-            yield decode(raw)
-        except RowError as error:
-            raise DataError(f"{file.name}:{number}: {error.what}") from error
-
-
 def _explain_bytes(raw: bytes, start: int) -> RowError:
     before = raw[:start]
     line = raw[before.rfind(b"\n") + 1 :].partition(b"\n")[0]

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
-from nlpkit.data.lines import decode_lines
+from nlpkit.data.lines import decode, lines
 from nlpkit.data.template import is_number
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
@@ -51,6 +51,15 @@ def name_cells(
             yield line, RowError(f"{number_of(len(cells), 'columns')}; the header has {len(names)}")
         else:
             yield line, dict(zip(names, cells, strict=True))
+
+
+def decode_lines(file: TextFile) -> Iterator[str]:
+    """Yield the lines of a file as text; raise `DataError` for one that is not UTF-8."""
+    for number, raw in enumerate(lines(file), 1):
+        try:
+            yield decode(raw)
+        except RowError as error:
+            raise DataError(f"{file.name}:{number}: {error.what}") from error
 
 
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:

@@ -13,8 +13,9 @@ from json import decoder, scanner
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
-from nlpkit.data.lines import decode_lines, kind_of
+from nlpkit.data.lines import kind_of
 from nlpkit.data.nested import ObjectWithLine
+from nlpkit.data.readers.csv import decode_lines
 from nlpkit.errors import DataError
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
