@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -28,6 +27,7 @@ from nlpkit.runs import frozen
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.runs.run import Training, token_characters
 from nlpkit.score.named import WrongScore
+from nlpkit.text_table import aligned
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log
 from nlpkit.train.scores import signed_scores
@@ -66,7 +66,7 @@ class Evaluation:
         self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = is_task(objective)
-        data: Any
+        data: TaskDataset | store.Corpus
         if is_task(objective):
             data = build_items(
                 source.inputs, source.config, objective, part=source.part, callbacks=callbacks
@@ -232,8 +232,7 @@ def format_table(figures: JsonObject) -> str:
             rows += [(key, _format(figure)) for key, figure in value.items()]
         else:
             rows.append((name, _format(value)))
-    width = max(len(name) for name, _ in rows)
-    lines = [f"{name:{width}}  {value}" for name, value in rows]
+    lines = aligned(rows, numbers=False)
     if "confusion" in figures:
         lines += ["", confusion.format_table(figures["confusion"])]
     return "\n".join(lines)

@@ -8,11 +8,11 @@ Each row has examples of its own, drawn by (seed, index of the row), as in Brown
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from nlpkit import recipe, registry
+from nlpkit.config import FrozenConfig
 from nlpkit.contracts.reader import Counts, LeftOut, RowError
 from nlpkit.contracts.task import Prompted, Task
 from nlpkit.data import template
@@ -122,7 +122,7 @@ def _load_task(recipe_name: str, name: str) -> Prompted:
     return task
 
 
-def _complete_settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
+def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> Prompt:
     """Return the recipe's settings, the task's where it has none.
 
     Raises:
@@ -143,7 +143,7 @@ def _complete_settings(given: Prompt, task: Prompted, config: Any) -> Prompt:
 
 
 def _show_all(
-    rows: Sequence[Row], task: Prompted, config: Any, settings: Prompt
+    rows: Sequence[Row], task: Prompted, config: FrozenConfig, settings: Prompt
 ) -> list[PromptRow]:
     found = []
     for row in rows:
@@ -152,7 +152,7 @@ def _show_all(
     return found
 
 
-def _show(row: Row, task: Prompted, config: Any, settings: Prompt) -> PromptRow:
+def _show(row: Row, task: Prompted, config: FrozenConfig, settings: Prompt) -> PromptRow:
     place = f"{row.file}:{row.line}"
     try:
         question = task.question(config, row)

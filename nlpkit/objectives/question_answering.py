@@ -12,7 +12,7 @@ N tokens, S windows, L tokens of a context.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field as Setting
@@ -223,7 +223,7 @@ class Objective(FramedTask):
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
-    ) -> tuple[Loss, list[Any]]:
+    ) -> tuple[Loss, list[Found | None]]:
         """Return the loss, and the best span of each row."""
         loss, outputs = self._compute(model, hidden, batch)
         scores = outputs.cpu().numpy()
@@ -250,7 +250,7 @@ class Objective(FramedTask):
             for each, null in zip(best, nulls, strict=True)
         ]
 
-    def answers(self, predictions: list[Any], items: Sequence[Item]) -> list[Answer]:
+    def answers(self, predictions: list[Found | None], items: Sequence[Item]) -> list[Answer]:
         """Return the predicted answer of each row, as it stands in the text, and the right ones."""
         found: list[Answer] = []
         for prediction, item in zip(predictions, items, strict=True):

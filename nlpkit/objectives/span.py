@@ -14,7 +14,7 @@ M tokens of text, W words, U spans, K targets with a boundary on both sides, C h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -148,7 +148,7 @@ class Objective(TextMasking):
             terms["sbo"] = self._boundary_term(model, hidden, batch)
         return Loss(terms)
 
-    def _boundary_term(self, model: Any, hidden: torch.Tensor, batch: Batch) -> Term:
+    def _boundary_term(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Term:
         import torch
 
         # A special token is at both ends of an example, so a boundary is in the same sequence.

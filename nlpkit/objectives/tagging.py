@@ -10,7 +10,7 @@ N tokens, S sequences, O tags, M words.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field as Setting
@@ -189,7 +189,7 @@ class Objective(FramedTask):
 
     def predict(
         self, model: TrainedModel, hidden: torch.Tensor, batch: Batch
-    ) -> tuple[Loss, list[Any]]:
+    ) -> tuple[Loss, list[list[int]]]:
         """Return the loss, and the numbers of the predicted tags of each row."""
         loss, outputs, index = self._compute(model, hidden, batch)
         order = batch.fields["order"]
@@ -200,7 +200,7 @@ class Objective(FramedTask):
             found[number].append(tag)
         return loss, found
 
-    def answers(self, predictions: list[Any], items: Sequence[Item]) -> list[Answer]:
+    def answers(self, predictions: list[list[int]], items: Sequence[Item]) -> list[Answer]:
         """Return the predicted and the right tags of each row, as lines."""
         labels = self.config.labels
         return [
