@@ -17,7 +17,7 @@ from nlpkit.models.gpt2 import Config
 from nlpkit.models.gpt2.model import Model
 from nlpkit.train.optim import optimizers
 from nlpkit.train.optimizers import adamw, muon
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining
 
 VOCABULARY, LENGTHS = 2000, [256] * 4
 POWERS = {"constant": 0.0, "1 / √width": 0.5, "1 / width": 1.0}

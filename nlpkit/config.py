@@ -113,7 +113,7 @@ class Part(FrozenConfig):
     """A part chosen by name: what the recipe says about it itself, and `config`, its `Config`."""
 
     FOLDER: ClassVar[str]
-    KEY: ClassVar[str]
+    KEY: ClassVar[str] = "name"
     # Whether the name alone may be written in place of the settings.
     SHORT: ClassVar[bool] = False
     if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from nlpkit.runs.pretrain import _pace
 from nlpkit.train import budget, loop
 from nlpkit.train.log import QUIET, Log, Metrics
 from nlpkit.train.loop import Job, train
-from nlpkit.train.schedule import resolve_steps
-from nlpkit.train.settings import Config, ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, resolve_steps
+from nlpkit.train.settings import Config
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
 

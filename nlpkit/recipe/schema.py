@@ -14,7 +14,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.objectives.several.members import Member
 from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
-from nlpkit.train.sections import Optimizer, Schedule
+from nlpkit.train.settings import Optimizer, Schedule
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer, Schedule)

@@ -14,8 +14,8 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
-from nlpkit.train.schedule import batches_per_step, resolve_steps
-from nlpkit.train.settings import Config, ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, batches_per_step, resolve_steps
+from nlpkit.train.settings import Config
 
 
 @dataclass

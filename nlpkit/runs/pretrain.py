@@ -33,8 +33,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.machine import is_wrapped, make_accelerator
 from nlpkit.train.optim import optimizers
-from nlpkit.train.schedule import batches_per_step, resolve_steps
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, batches_per_step, resolve_steps
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
 

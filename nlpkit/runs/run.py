@@ -31,7 +31,7 @@ from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe import Resolved
 from nlpkit.train.log import Log
 from nlpkit.train.machine import unwrapped
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining
 
 if TYPE_CHECKING:
     from nlpkit.runs.frozen import Frozen

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from nlpkit.disk import name_path_in_errors, write_text
 from nlpkit.plural import number_of
-from nlpkit.train.schedule import position, stable_end
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, position, stable_end
 from nlpkit.train.state import ALMOST, Pace, State, Tick
 from nlpkit.units import format_duration
 

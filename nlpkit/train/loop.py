@@ -26,8 +26,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.machine import to_device
 from nlpkit.train.optim import set_rates
-from nlpkit.train.schedule import lr_factor
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, lr_factor
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State, Tick
 

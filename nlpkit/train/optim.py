@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from nlpkit.contracts.optimizer import Group, Trained
 from nlpkit.models.matrices import layer_matrices
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining
 from nlpkit.train.trackers import check_installed
 
 _MARK = "__dynamo_disable"  # torch/_compile.py: a method that has it is called as it is

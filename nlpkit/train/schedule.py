@@ -9,13 +9,45 @@ from collections.abc import Callable
 from fractions import Fraction
 from itertools import accumulate, count
 
+from pydantic import Field
+
 from nlpkit.config import LARGEST
 from nlpkit.data.loader import Stream
 from nlpkit.errors import UsageError
-from nlpkit.train.settings import Config, ResolvedTraining
+from nlpkit.train.settings import Config
 from nlpkit.units import parse_duration
 
 GRID = 1_000_000  # parts of the schedule of a run with a budget of time
+
+
+class ResolvedTraining(Config):
+    """Training settings with the length in steps.
+
+    With a budget, `steps` is GRID: the schedule is a function of the share of the run that is done,
+    on this grid.
+    """
+
+    steps: int = Field(gt=0, description="optimizer steps in all")
+    budget_seconds: float | None = Field(None, gt=0, description="`budget`, which is None then")
+    decay_steps: int = Field(0, ge=0, description="steps of linear decay at the end of wsd")
+    zero_at_last_step: bool = Field(
+        False, description="linear and cosine as in older versions, whose last step had rate 0"
+    )
+
+    @property
+    def known_steps(self) -> int | None:
+        """The number of steps, or None with a budget of time."""
+        return self.steps if self.budget_seconds is None else None
+
+    def decay_progress(self, step: float) -> float:
+        """Return the share of the steps after the warm-up that are done: 0 at their begin.
+
+        It is 1 one step after the last step, so that no step has rate 0.
+        """
+        first, end = max(1, self.warmup_steps), self.steps + 1
+        if self.zero_at_last_step:
+            first, end = self.warmup_steps, self.steps
+        return max(0.0, (step - first) / max(1, end - first))
 
 
 def batches_per_epoch(stream: Stream) -> Fraction:

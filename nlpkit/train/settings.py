@@ -1,13 +1,24 @@
 """The `train:` section of a recipe. Importable without torch."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import (
+    ConfigDict,
+    Field,
+    GetJsonSchemaHandler,
+    SerializationInfo,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import CoreSchema, PydanticCustomError
 
-from nlpkit.config import FrozenConfig, Workers
+from nlpkit import registry
+from nlpkit.config import FrozenConfig, Part, Workers, name_in
+from nlpkit.contracts.optimizer import OptimizerPart
+from nlpkit.contracts.schedule import SchedulePart
 from nlpkit.json_types import JsonObject
-from nlpkit.train.sections import AverageConfig, Optimizer, Schedule
 from nlpkit.train.trackers import Tracker
 from nlpkit.units import parse_bytes, parse_duration
 
@@ -22,6 +33,71 @@ _EXCLUDE = (  # pairs of settings of which one may be given
 # Settings that not every optimizer, or schedule, uses.
 _OF_OPTIMIZERS = ("beta1", "beta2", "adam_eps")
 _OF_SCHEDULES = ("min_lr_ratio", "decay_ratio")
+
+
+class Optimizer(Part):
+    """The optimizer with its own settings; rate, schedule and weight decay are those of `train`."""
+
+    FOLDER = "train/optimizers"
+    SHORT = True
+    name: Annotated[str, name_in(FOLDER), Field(description="optimizer")]
+    config: Any = None
+
+    @property
+    def module(self) -> OptimizerPart:
+        """The module of this name."""
+        return cast(OptimizerPart, registry.load(self.FOLDER, self.name))
+
+
+class Schedule(Part):
+    """The schedule with its own settings; peak, warm-up and end are those of `train`."""
+
+    FOLDER = "train/schedules"
+    SHORT = True
+    name: Annotated[str, name_in(FOLDER), Field(description="schedule")]
+    config: Any = None
+
+    @property
+    def module(self) -> SchedulePart:
+        """The module of this name."""
+        return cast(SchedulePart, registry.load(self.FOLDER, self.name))
+
+    @model_serializer(mode="plain")
+    def _short(self, info: SerializationInfo) -> Any:
+        settings = self._serialize(info)
+        return settings if len(settings) > 1 else self.name
+
+
+class AverageConfig(FrozenConfig):
+    """The average of the weights that is judged and saved in place of the weights."""
+
+    name: Literal["ema", "last"] = Field(
+        description="ema: exponential moving average; last: mean of the last checkpoints"
+    )
+    decay: float = Field(
+        0.999, gt=0, lt=1, description="ema: the old average's share in the new one"
+    )
+    checkpoints: int = Field(5, gt=0, description="last: the number of averaged checkpoints")
+    every: int = Field(
+        10, gt=0, description="last: steps between them; the last one is that of the last step"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, settings: Any) -> Any:
+        return {"name": settings} if isinstance(settings, str) else settings
+
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        names = ("checkpoints", "every") if self.name == "ema" else ("decay",)
+        return dict.fromkeys(names, f"with average {self.name}")
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, core: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonObject:
+        section = handler(core)
+        return {"if": {"type": "string"}, "then": section["properties"]["name"], "else": section}
 
 
 class Config(FrozenConfig):
@@ -221,33 +297,3 @@ class Config(FrozenConfig):
 
 def _show(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.15g}"
-
-
-class ResolvedTraining(Config):
-    """Training settings with the length in steps (see `train/schedule.py`).
-
-    With a budget, `steps` is GRID: the schedule is a function of the share of the run that is done,
-    on this grid.
-    """
-
-    steps: int = Field(gt=0, description="optimizer steps in all")
-    budget_seconds: float | None = Field(None, gt=0, description="`budget`, which is None then")
-    decay_steps: int = Field(0, ge=0, description="steps of linear decay at the end of wsd")
-    zero_at_last_step: bool = Field(
-        False, description="linear and cosine as in older versions, whose last step had rate 0"
-    )
-
-    @property
-    def known_steps(self) -> int | None:
-        """The number of steps, or None with a budget of time."""
-        return self.steps if self.budget_seconds is None else None
-
-    def decay_progress(self, step: float) -> float:
-        """Return the share of the steps after the warm-up that are done: 0 at their begin.
-
-        It is 1 one step after the last step, so that no step has rate 0.
-        """
-        first, end = max(1, self.warmup_steps), self.steps + 1
-        if self.zero_at_last_step:
-            first, end = self.warmup_steps, self.steps
-        return max(0.0, (step - first) / max(1, end - first))

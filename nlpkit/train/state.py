@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from nlpkit.data.loader import Position
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.train.schedule import stable_end
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, stable_end
 
 LOSS = "loss"  # the default of `train.best_by`
 ALMOST = 1 - 1e-6  # the most that is done of a run which is not at its end

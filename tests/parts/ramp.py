@@ -13,7 +13,7 @@ from pydantic import Field
 from nlpkit.config import FrozenConfig
 
 if TYPE_CHECKING:
-    from nlpkit.train.settings import ResolvedTraining
+    from nlpkit.train.schedule import ResolvedTraining
 
 READS = ("min_lr_ratio",)
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.train import budget
-from nlpkit.train.schedule import GRID
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import GRID, ResolvedTraining
 from nlpkit.train.state import ALMOST, Times
 from tests._timed import FakeTime, Timed, deaths
 

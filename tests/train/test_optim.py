@@ -9,8 +9,7 @@ import transformers
 from torch import nn
 
 from nlpkit.train.optim import optimizers
-from nlpkit.train.schedule import lr_factor, position, stable_end
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining, lr_factor, position, stable_end
 
 SCHEDULES = ["constant", "linear", "cosine", "noam", "wsd"]
 

@@ -23,7 +23,7 @@ from nlpkit.models.matrices import layer_matrices
 from nlpkit.models.meta import meta_model
 from nlpkit.train import trackers
 from nlpkit.train.optim import groups, optimizers, set_rates
-from nlpkit.train.settings import ResolvedTraining
+from nlpkit.train.schedule import ResolvedTraining
 
 NAMES = registry.names("train/optimizers")
 FAMILIES = registry.names("models")

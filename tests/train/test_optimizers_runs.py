@@ -199,7 +199,8 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
 
     from nlpkit.train.average import Average
     from nlpkit.train.optim import optimizers
-    from nlpkit.train.settings import AverageConfig, ResolvedTraining
+    from nlpkit.train.schedule import ResolvedTraining
+    from nlpkit.train.settings import AverageConfig
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     dist.init_process_group("gloo", rank=rank, world_size=2)

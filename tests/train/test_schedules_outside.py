@@ -14,8 +14,14 @@ from nlpkit.checkpoints import files
 from nlpkit.data.loader import Stream
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.schedule import batches_per_step, lr_factor, mean_batches, resolve_steps
-from nlpkit.train.settings import Config, ResolvedTraining
+from nlpkit.train.schedule import (
+    ResolvedTraining,
+    batches_per_step,
+    lr_factor,
+    mean_batches,
+    resolve_steps,
+)
+from nlpkit.train.settings import Config
 from tests import _tiny
 from tests.parts import ramp
 

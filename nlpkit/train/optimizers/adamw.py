@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from nlpkit.train.settings import ResolvedTraining
+    from nlpkit.train.schedule import ResolvedTraining
 
 NAME = "AdamW"
 READS = ("beta1", "beta2", "adam_eps")

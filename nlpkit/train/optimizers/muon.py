@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-    from nlpkit.train.settings import ResolvedTraining
+    from nlpkit.train.schedule import ResolvedTraining
 
 READS = ("beta1", "beta2", "adam_eps")  # of the AdamW part
 SHARDED = True  # `_step` puts the shards of a matrix together

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from nlpkit.train.settings import ResolvedTraining
+    from nlpkit.train.schedule import ResolvedTraining
 
 NAME = "SGD"
 SHARDED = True

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nlpkit.config import FrozenConfig
 
 if TYPE_CHECKING:
-    from nlpkit.train.settings import ResolvedTraining
+    from nlpkit.train.schedule import ResolvedTraining
 
 READS = ("min_lr_ratio",)
 
