@@ -22,7 +22,7 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
-from nlpkit.models.layers.packs import compute_dtype, dropout, select_rows
+from nlpkit.models.layers.packs import Dropout, compute_dtype, dropout, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported
@@ -47,21 +47,18 @@ class Block(nn.Module):
         self.gate = nn.Linear(width, config.intermediate_size, bias=False)
         self.up = nn.Linear(width, config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, width, bias=False)
-        self.dropout = config.dropout
+        self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         normed = self.attention_norm(x)
         q, k, v = (part(normed).unflatten(1, (self.heads, -1)) for part in (self.q, self.k, self.v))
         seen = attend(q, k, v).flatten(1)
-        x = select_rows(x, rows) + self._drop(self.out(select_rows(seen, rows)))
+        x = select_rows(x, rows) + self.drop(self.out(select_rows(seen, rows)))
         normed = self.ffn_norm(x)
         # transformers also has dropout inside the feed-forward layer (CpmAntFeedForward).
-        inner = self._drop(F.gelu(self.gate(normed)) * self.up(normed))
-        return x + self._drop(self.down(inner))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+        inner = self.drop(F.gelu(self.gate(normed)) * self.up(normed))
+        return x + self.drop(self.down(inner))
 
 
 class Model(TiedHead):

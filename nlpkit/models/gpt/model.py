@@ -12,7 +12,7 @@ from nlpkit.contracts.format import HfFormat, Transposed
 from nlpkit.models.gpt import Config
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import dropout, select_rows
+from nlpkit.models.layers.packs import Dropout, select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 # transformers' models with a task's layer: one, which reads the last state.
@@ -31,13 +31,13 @@ class Block(nn.Module):
         self.ln_1 = nn.LayerNorm(width, config.norm_eps)
         self.mlp = FeedForward(width, 4 * width)
         self.ln_2 = nn.LayerNorm(width, config.norm_eps)
-        self.dropout = config.residual_dropout
+        self.drop = Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         seen = self.attn(x, attend, rows)
-        x = self.ln_1(select_rows(x, rows) + dropout(seen, self.dropout, self.training))
-        return self.ln_2(x + dropout(self.mlp(x), self.dropout, self.training))
+        x = self.ln_1(select_rows(x, rows) + self.drop(seen))
+        return self.ln_2(x + self.drop(self.mlp(x)))
 
 
 class Model(Decoder):

@@ -14,7 +14,7 @@ from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import dropout, select_rows
+from nlpkit.models.layers.packs import Dropout, select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 TASK_HEADS = {  # transformers' models with a task's layer
@@ -34,13 +34,13 @@ class Block(nn.Module):
         self.attn = Attention(width, config.num_heads)
         self.ln_2 = nn.LayerNorm(width, config.norm_eps)
         self.mlp = FeedForward(width, config.inner_size)
-        self.dropout = config.residual_dropout
+        self.drop = Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         attended = self.attn(self.ln_1(x), attend, rows)
-        x = select_rows(x, rows) + dropout(attended, self.dropout, self.training)
-        return x + dropout(self.mlp(self.ln_2(x)), self.dropout, self.training)
+        x = select_rows(x, rows) + self.drop(attended)
+        return x + self.drop(self.mlp(self.ln_2(x)))
 
 
 class Model(Decoder):

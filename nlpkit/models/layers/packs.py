@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nlpkit import attention
@@ -68,6 +68,13 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     if not training or p == 0:
         return x
     return F.dropout(x, p) if x.device.type != "cpu" else _Dropout.apply(x, p)
+
+
+class Dropout(nn.Dropout):
+    """`dropout` as a module."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return dropout(x, self.p, self.training)
 
 
 class _Dropout(torch.autograd.Function):

@@ -16,7 +16,7 @@ from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
-from nlpkit.models.layers.packs import dropout
+from nlpkit.models.layers.packs import Dropout, dropout
 from nlpkit.models.t5 import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -29,7 +29,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         width, inside = config.hidden_size, config.intermediate_size
-        self.dropout, self.activation = config.dropout, ACTIVATIONS[config.hidden_act]
+        self.drop, self.activation = Dropout(config.dropout), ACTIVATIONS[config.hidden_act]
         # Named apart, because the layer has another name on disk where there is a gate.
         self.up = None if config.gated else nn.Linear(width, inside, bias=False)
         self.gated_up = nn.Linear(width, inside, bias=False) if config.gated else None
@@ -42,7 +42,7 @@ class FeedForward(nn.Module):
         else:
             assert self.up is not None
             inner = self.activation(self.up(x))
-        return self.down(dropout(inner, self.dropout, self.training))
+        return self.down(self.drop(inner))
 
 
 class Block(nn.Module):
@@ -52,7 +52,7 @@ class Block(nn.Module):
         super().__init__()
         width, eps = config.hidden_size, config.norm_eps
         sizes = (width, config.num_heads, config.num_heads * config.head_dim, False)
-        self.dropout = config.dropout
+        self.drop = Dropout(config.dropout)
         self.attention_norm, self.attention = nn.RMSNorm(width, eps), Attention(*sizes)
         if is_decoder:
             self.cross_norm, self.cross = nn.RMSNorm(width, eps), Attention(*sizes)
@@ -67,13 +67,10 @@ class Block(nn.Module):
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
         inner = self.attention_norm(x)
-        x = x + self._drop(self.attention(inner, inner, attend))
+        x = x + self.drop(self.attention(inner, inner, attend))
         if cross is not None:
-            x = x + self._drop(self.cross(self.cross_norm(x), source, cross))
-        return x + self._drop(self.feed_forward(self.feed_norm(x)))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+            x = x + self.drop(self.cross(self.cross_norm(x), source, cross))
+        return x + self.drop(self.feed_forward(self.feed_norm(x)))
 
 
 class LastNorm(nn.RMSNorm):
@@ -81,10 +78,10 @@ class LastNorm(nn.RMSNorm):
 
     def __init__(self, config: Config):
         super().__init__(config.hidden_size, config.norm_eps)
-        self.dropout = config.dropout
+        self.drop = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        return dropout(super().forward(x), self.dropout, self.training)
+        return self.drop(super().forward(x))
 
 
 class Model(EncoderDecoder):

@@ -17,7 +17,7 @@ from nlpkit.models.layers import encoder, packs
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import dropout
+from nlpkit.models.layers.packs import Dropout, dropout
 from nlpkit.models.vit import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -36,7 +36,7 @@ class Layer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         width, inside = config.hidden_size, config.intermediate_size
-        self.heads, self.dropout = config.num_heads, config.dropout
+        self.heads, self.drop = config.num_heads, Dropout(config.dropout)
         self.activation = ACTIVATIONS[config.hidden_act]
         self.attention_norm = nn.LayerNorm(width, config.norm_eps)
         self.query = nn.Linear(width, width, config.qkv_bias)
@@ -55,9 +55,9 @@ class Layer(nn.Module):
             for layer in (self.query, self.key, self.value)
         )
         seen = self.project(attend(q, k, v).flatten(1))
-        x = x + dropout(seen, self.dropout, self.training)
+        x = x + self.drop(seen)
         added = self.down(self.activation(self.up(self.mlp_norm(x))))
-        return x + dropout(added, self.dropout, self.training)
+        return x + self.drop(added)
 
 
 class Model(nn.Module):

@@ -21,7 +21,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.packs import dropout
+from nlpkit.models.layers.packs import Dropout
 from nlpkit.models.layers.vocabulary_head import TiedHead
 from nlpkit.models.xlnet import Config, names
 from nlpkit.models.xlnet.keys import Keys
@@ -40,7 +40,7 @@ class Layer(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         width, heads = config.hidden_size, config.num_heads
-        self.dropout = config.dropout
+        self.drop = Dropout(config.dropout)
         self.activation = encoder.ACTIVATIONS[config.hidden_act]
         # (C, H, D), as in transformers.
         shape = (width, heads, width // heads)
@@ -57,16 +57,13 @@ class Layer(nn.Module):
         """Return the states of a stream (N, C) after this layer; `k` and `v` are (K, H, D)."""
         seen = attend(_multiply(x, self.query), k, v)
         projected = F.linear(seen.flatten(1), self.project.flatten(1))
-        x = self.attention_norm(x + self._drop(projected))
-        inner = self._drop(self.activation(self.up(x)))
-        return self.output_norm(x + self._drop(self.down(inner)))
+        x = self.attention_norm(x + self.drop(projected))
+        inner = self.drop(self.activation(self.up(x)))
+        return self.output_norm(x + self.drop(self.down(inner)))
 
     def keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the keys and values (N, H, D) of states (N, C)."""
         return _multiply(x, self.key), _multiply(x, self.value)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
 
 
 def _multiply(x: Tensor, weight: Tensor) -> Tensor:
@@ -89,6 +86,7 @@ class Model(TiedHead):
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
         )
+        self.drop = Dropout(config.dropout)
         encoder.initialize(self.named_parameters(), config.init_std)
 
     def output_bias(self) -> Tensor:
@@ -125,12 +123,12 @@ class Model(TiedHead):
             given["rank"] = rank
         own = {name: field for name, field in given.items() if not name.startswith(_NEXT)}
         keys = Keys(layout, own, self.config.memory > 0 and "part_start" in own, cache)
-        streams = [self._drop(F.embedding(input_ids, self.token_embedding))]
+        streams = [self.drop(F.embedding(input_ids, self.token_embedding))]
         attends = [self._prepare(layout, own, keys)]
         predicted, of_queries = _queries(given)
         if predicted is not None:
             queries = _layout_of(layout, predicted)
-            streams.insert(0, self._drop(self.query_start[0].expand(len(predicted), -1)))
+            streams.insert(0, self.drop(self.query_start[0].expand(len(predicted), -1)))
             attends.insert(0, self._prepare(queries, of_queries, keys))
         for depth, layer in enumerate(self.order):
             k, v = keys.of(layer.keys_and_values, depth, streams[-1])
@@ -138,10 +136,7 @@ class Model(TiedHead):
         hidden = streams[-1]  # of the content
         if predicted is not None:
             hidden = hidden.index_copy(0, predicted, streams[0].to(hidden.dtype))
-        return self._drop(hidden)
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.config.dropout, self.training)
+        return self.drop(hidden)
 
     def _prepare(
         self, layout: Layout, fields: Mapping[str, Tensor], keys: Keys
