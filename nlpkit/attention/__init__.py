@@ -86,8 +86,7 @@ def prepare(
         from nlpkit.attention import head_groups
 
         prepare_one = partial(prepare, layout=layout, tensors=tensors, keys=keys, cache=cache)
-        attends, run = head_groups.prepare(choice, heads, role, prepare_one)
-        return Attend("+".join({a.backend: None for a in attends}), reasons(attends), run)
+        return head_groups.prepare(choice, heads, role, prepare_one)
     request = make_request(choice, heads, layout, keys, tensors or {})
     key = (choice.kind, choice.config.model_dump_json(), role)
     if choice.is_custom:

@@ -5,16 +5,16 @@ So backends and caches need not know of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from nlpkit.attention import Attend, reasons
 from nlpkit.errors import Unsupported
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nlpkit.attention import Attend
     from nlpkit.attention.choice import AttentionChoice
     from nlpkit.contracts.kind import Learned
     from nlpkit.contracts.request import Heads
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 def prepare(
     choice: AttentionChoice, heads: Heads, role: str, prepare_group: Callable[..., Attend]
-) -> tuple[Sequence[Attend], Callable[..., Tensor]]:
-    """Return the attention of each group, and the function that runs them and joins their heads.
+) -> Attend:
+    """Return the attention that runs that of each group, and joins their heads.
 
     `prepare_group` is `attention.prepare` with all but kind, heads and role: each group has a role
     of its own in the cache.
@@ -53,4 +53,4 @@ def prepare(
             outs.append(attend(q[:, number * size : (number + 1) * size], keys, values, tensors))
         return torch.cat(outs, dim=1)
 
-    return attends, run
+    return Attend("+".join({a.backend: None for a in attends}), reasons(attends), run)

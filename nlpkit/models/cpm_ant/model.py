@@ -72,9 +72,8 @@ class Model(TiedHead):
         rows = config.prompt_types * config.prompt_length
         self.prompt_embedding = nn.Parameter(torch.empty(rows, width))
         self.segment_embedding = nn.Parameter(torch.empty(config.segment_types, width))
-        self.position_bias = nn.Parameter(
-            torch.empty(config.num_buckets + config.segment_types**2, config.num_heads)
-        )
+        biases = config.num_buckets + config.segment_types**2
+        self.position_bias = nn.Parameter(torch.empty(biases, config.num_heads))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
         self.norm = nn.RMSNorm(width, config.norm_eps)
         self.reset_parameters()
@@ -87,9 +86,8 @@ class Model(TiedHead):
         dominate the embeddings, a smaller bias, and divides the weights of layers that add to the
         residual stream by sqrt(2 layers) (Radford et al. 2019, sec. 2.3).
         """
-        config = self.config
+        config, width = self.config, self.config.hidden_size
         folded = config.init == "folded"
-        width = config.hidden_size
         for table in (self.token_embedding, self.prompt_embedding, self.segment_embedding):
             nn.init.normal_(table, std=(0.02 if folded else 1.0) / math.sqrt(width))
         nn.init.normal_(self.position_bias, std=1.0 if folded else 0.02)
@@ -142,8 +140,7 @@ class Model(TiedHead):
             cache=cache,
         )
         self.attention_choice = attend.reason
-        x = self.embed(input_ids, segment)
-        x = dropout(x, config.dropout, self.training)
+        x = dropout(self.embed(input_ids, segment), config.dropout, self.training)
         *before, last = self.layers
         for layer in before:
             x = layer(x, attend)
@@ -158,10 +155,8 @@ def prompt_blocks(config: Config) -> list[int]:
     """
     on_disk = {config.prompts.generation: 2, config.prompts.infilling: 1}
     blocks = range(config.prompt_types)
-    free = [block for block in blocks if block not in on_disk.values()]
-    others = [block for block in blocks if block not in on_disk]
-    on_disk.update(zip(others, free, strict=True))
-    return [on_disk[block] for block in blocks]
+    free = (block for block in blocks if block not in on_disk.values())
+    return [on_disk[block] if block in on_disk else next(free) for block in blocks]
 
 
 def _join(config: Config, state: State) -> State:

@@ -44,10 +44,7 @@ class TiedHead(nn.Module):
         return None
 
     def output_states(self, hidden: Tensor) -> Tensor:
-        """Return the states (M, E) that the table multiplies, from hidden states (M, C).
-
-        In BERT's head these are the output of a linear layer, GELU and a norm.
-        """
+        """Return what the table multiplies, (M, E), from hidden states (M, C): BERT adds layers."""
         return hidden
 
     def token_loss(
