@@ -90,6 +90,8 @@ def _torchs(model: Model) -> nn.Transformer:
             for layer, block in zip(theirs.layers, ours, strict=True):
                 last = "norm3" if hasattr(block, "cross") else "norm2"
                 for name, module in block.named_children():
+                    if name == "drop":
+                        continue
                     into = getattr(layer, names.get(name, last))
                     if isinstance(into, nn.MultiheadAttention):
                         parts = (module.query, module.key, module.value)
