@@ -5,98 +5,36 @@ import math
 import os
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from nlpkit.data.loader import held_out_batches
 from nlpkit.disk import user_path
 from nlpkit.json_types import JsonObject
 from nlpkit.runs import fastest_precision
 from nlpkit.runs.planned import Planned
-from nlpkit.runs.trial import Memory, Trial, longest_tokens, measure_memory, peak_of_run, varied
-from nlpkit.train import machine, memory
+from nlpkit.runs.trial import Measured, Times, longest_tokens, measure
+from nlpkit.train import machine
 from nlpkit.train.budget import KNOWN_BY
 from nlpkit.train.schedule import mean_batches
 
 FULL = 0.8  # share of the memory above which the plan warns
-_TIMED_SECONDS = 20.0
 _SAMPLE_BYTES = 1 << 25
 
 
-@dataclass
-class Times:
-    """Seconds of a batch (with making it, unless workers do), an update, a held-out token."""
-
-    batches: list[float] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    update: float = 0.0
-    held_out_token: float = 0.0
-
-
 def probe(plan: Planned) -> JsonObject:
-    """Return the estimate of time and memory; if memory is too small, `fits` is False.
-
-    It trains on the batch with the most attention and on the one with the most tokens. A system
-    without memory may kill the process, so parts of a batch are tried first; a batch that would
-    not fit by their figures is not tried.
-    """
-    settings = plan.settings
+    """Return the estimate of time and memory; if memory is too small, `fits` is False."""
     machine.configure_allocator()
-    precision = fastest_precision.probe(settings.precision, plan.device)
-    if settings.deterministic:
+    if plan.settings.deterministic:
         machine.use_deterministic_algorithms(plan.device)
-    memory.forget_peak(plan.device)
-    now = machine.used_memory(plan.device)[0]
-    found = Memory(memory.limit(plan.device), now + plan.state_bytes)
-    times, attention = Times(), ""
-    if found.state > found.limit:
-        found.fits = False
-    else:
-        try:
-            trial = Trial(plan, precision)
-            precision = trial.precision
-            measure_memory(trial, found)
-            attention = str(getattr(trial.model, "attention_choice", ""))
-            if found.fits:
-                longest_peak = machine.used_memory(plan.device)[1]
-                _measure_time(trial, times)
-                found.peak = peak_of_run(
-                    longest_peak, machine.used_memory(plan.device)[1], plan.device
-                )
-                found.fits = found.peak <= found.limit
-        except (RuntimeError, MemoryError) as error:
-            if not memory.is_shortage(error):
-                raise
-            found.fits = False
-    if found.peak is None and found.per_token is not None:
-        found.peak = int(found.state + found.per_token * longest_tokens(plan))
+    found = measure(plan, fastest_precision.probe(plan.settings.precision, plan.device))
     return {
-        "precision": f"{precision.name} ({precision.reason})",
-        "attention": attention or None,
-        **_estimate_time(plan, times),
+        "precision": f"{found.precision.name} ({found.precision.reason})",
+        "attention": found.attention or None,
+        **_estimate_time(plan, found.times),
         **_estimate_memory(plan, found),
     }
-
-
-def _measure_time(trial: Trial, times: Times) -> None:
-    plan = trial.plan
-    bins, examples = plan.stream.plan(0), plan.data.examples
-    for index in varied(plan):
-        start = time.perf_counter()
-        batch = examples.batch(bins[index], 0)
-        making = 0.0 if trial.settings.workers else time.perf_counter() - start
-        times.batches.append(making + trial.train(batch))
-        times.tokens.append(batch.tokens)
-        if sum(times.batches) > _TIMED_SECONDS:
-            break
-    times.update = trial.update()
-    if plan.data.held_out is not None:
-        _, make = held_out_batches(plan.data.held_out, plan.stream.budget)
-        batch = make(0)
-        times.held_out_token = trial.evaluate(batch) / batch.tokens
 
 
 def _estimate_time(plan: Planned, times: Times) -> JsonObject:
@@ -187,7 +125,7 @@ def _measure_saving(directory: Path, size: int) -> float:
         return (time.perf_counter() - start) * size / len(sample)
 
 
-def _estimate_memory(plan: Planned, found: Memory) -> JsonObject:
+def _estimate_memory(plan: Planned, found: Measured) -> JsonObject:
     share = None if found.peak is None else round(found.peak / found.limit, 4)
     return {
         "longest_batch_tokens": longest_tokens(plan),
@@ -199,7 +137,7 @@ def _estimate_memory(plan: Planned, found: Memory) -> JsonObject:
     }
 
 
-def advise(plan: Planned, found: Memory) -> str:
+def advise(plan: Planned, found: Measured) -> str:
     """Return one line: the memory that is needed, what there is, and the setting that would fit."""
     settings, gib = plan.settings, 2**30
     needed = f"about {found.peak / gib:.1f} GiB" if found.peak else "more memory"

@@ -27,7 +27,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.runs import build, checks, fastest_precision, save
 from nlpkit.runs.announce import announce, conclude
-from nlpkit.runs.run import Data, ModelPart, Run, Training, from_first, token_characters
+from nlpkit.runs.run import FITTED, Data, ModelPart, Run, Training, from_first, token_characters
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -120,13 +120,13 @@ def prepare(
         from nlpkit.runs import frozen
 
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(device), log)
-    settings = recipe.train
-    if settings.memory is not None or resumed or save.FITTED in directory.status():
+    settings, fitted = recipe.train, None
+    if settings.memory is not None or resumed or FITTED in directory.status():
         from nlpkit.runs import fit_memory
 
-        settings = fit_memory.of_run(
-            resolved, directory, accelerator, part, data, resumed, log.info
-        )
+        fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
+        chosen = fitted.settings(settings) if fitted else settings
+        settings = chosen.model_copy(update={"memory": None})
     stream = Stream(
         data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
     )
@@ -139,6 +139,7 @@ def prepare(
     settings = settings.model_copy(update={"precision": precision.name})
     training, made = _place(module, accelerator, settings, data, log)
     run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
+    run.fitted = [*fitted] if fitted else None
     if settings.average is not None:
         run.average = _make_average(run)
     return run

@@ -21,11 +21,9 @@ from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
 from nlpkit.runs import build, vocabulary
-from nlpkit.runs.run import Run, from_first
+from nlpkit.runs.run import FITTED, Run, from_first
 from nlpkit.train import shards
 from nlpkit.train.state import State
-
-FITTED = "fitted"  # what `train.memory` chose when the run began; also in run.json
 
 
 def save(run: Run, state: State, best: bool) -> None:
@@ -175,8 +173,8 @@ def state_text(run: Run, state: State) -> str:
     }
     if run.part.frozen:
         content["frozen"] = {each.place: each.sha256 for each in run.part.frozen}
-    if fitted := run.directory.status().get(FITTED):
-        content[FITTED] = fitted
+    if run.fitted:
+        content[FITTED] = run.fitted
     return json.dumps(content, indent=1) + "\n"
 
 
@@ -214,8 +212,10 @@ def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
             steps=run.settings.known_steps,
             precision=run.settings.precision,
         )
-        if directory.status().get("budget_seconds") != run.settings.budget_seconds:
-            directory.set_status(budget_seconds=run.settings.budget_seconds)
+        kept = {"budget_seconds": run.settings.budget_seconds, FITTED: run.fitted}
+        for name, value in kept.items():
+            if directory.status().get(name) != value:
+                directory.set_status(**{name: value})
     run.accelerator.wait_for_everyone()
 
 

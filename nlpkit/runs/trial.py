@@ -1,14 +1,15 @@
-"""Trains on a few batches of a run that is not started, and measures the memory that it takes."""
+"""Trains on a few batches of a run that is not started: what do they take of memory and time?"""
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
 from nlpkit.contracts.batch import Batch
+from nlpkit.data.loader import held_out_batches
 from nlpkit.runs import build, fastest_precision
 from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
@@ -19,17 +20,54 @@ from nlpkit.train.machine import to_device
 from nlpkit.train.optim import optimizers
 
 _VARIED = 8  # batches
+_TIMED_SECONDS = 20.0
 
 
 @dataclass
-class Memory:
-    """What was measured of memory, in bytes; `per_token` is that of a batch."""
+class Times:
+    """Seconds of a batch (with making it, unless workers do), an update, a held-out token."""
 
+    batches: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    update: float = 0.0
+    held_out_token: float = 0.0
+
+
+@dataclass
+class Measured:
+    """What was measured; of memory in bytes."""
+
+    precision: Precision
     limit: int
     state: int  # weights, gradients, the optimizer's state, and the program itself
-    per_token: float | None = None
-    peak: int | None = None
-    fits: bool = True
+    per_token: float | None = None  # of a batch
+    peak: int | None = None  # extrapolated where the longest batch does not fit
+    fits: bool = False
+    attention: str = ""
+    times: Times = field(default_factory=Times)
+
+
+def measure(plan: Planned, precision: Precision, limit: int | None = None) -> Measured:
+    """Train on the longest batches and on a few others of the first epoch, while they fit.
+
+    A system without memory may kill the process, so parts of a batch are tried first; a batch that
+    would not fit by their figures is not tried. `limit` is in bytes; None: what the device has.
+    """
+    device = plan.device
+    memory.release(device)
+    memory.forget_peak(device)
+    most, now = memory.limit(device), machine.used_memory(device)[0]
+    found = Measured(precision, min(most, limit or most), now + plan.state_bytes)
+    if found.state <= found.limit:
+        try:
+            _try(Trial(plan, precision), found)
+        except (RuntimeError, MemoryError) as error:
+            if not memory.is_shortage(error):
+                raise
+        memory.release(device)
+    if found.peak is None and found.per_token is not None:
+        found.peak = int(found.state + found.per_token * longest_tokens(plan))
+    return found
 
 
 class Trial:
@@ -70,11 +108,7 @@ class Trial:
         moved = to_device(batch, self.device)
         # A batch without targets is timed, too.
         num_targets = {name: max(1, number) for name, number in moved.num_targets.items()}
-
-        def work() -> None:
-            self.training(moved).mean(num_targets).backward()
-
-        return self._timed(work)
+        return self._timed(lambda: self.training(moved).mean(num_targets).backward())
 
     def update(self) -> float:
         """Return the seconds of clipping and the optimizers' step."""
@@ -93,21 +127,12 @@ class Trial:
         for optimizer in self.optimizers:
             optimizer.zero_grad()
 
+    @torch.no_grad()
     def evaluate(self, batch: Batch) -> float:
         """Return the seconds of a forward pass without gradients."""
         self.model.eval()
         moved = to_device(batch, self.device)
-        with torch.no_grad():
-            return self._timed(lambda: self.training(moved))
-
-
-def peak_of_run(longest_peak: int, last_peak: int, device: torch.device) -> int:
-    """Return the peak of a run, from the peaks after the longest and the timed batches.
-
-    A CPU's heap grows with the variety of batches, ever more slowly: the growth during the timed
-    batches is counted twice. On a GPU it does not count.
-    """
-    return last_peak + (last_peak - longest_peak if device.type == "cpu" else 0)
+        return self._timed(lambda: self.training(moved))
 
 
 def longest(plan: Planned) -> list[int]:
@@ -118,20 +143,31 @@ def longest(plan: Planned) -> list[int]:
     return sorted({int(cost.argmax()) for cost in costs})
 
 
-def varied(plan: Planned) -> list[int]:
-    """Return a few bins of the first epoch, from its begin to its end."""
-    bins = len(plan.stream.plan(0))
-    return [int(place) for place in np.linspace(0, bins - 1, min(_VARIED, bins))]
-
-
 def longest_tokens(plan: Planned) -> int:
     """Return the most tokens that a batch of the first epoch has."""
     bins, sizes = plan.stream.plan(0), plan.data.examples.sizes
     return max(int(sizes[bins[index] % len(sizes)].sum()) for index in longest(plan))
 
 
-def measure_memory(trial: Trial, found: Memory) -> None:
-    """Train on growing parts of a longest batch, then on the longest batches, while they fit."""
+def _try(trial: Trial, found: Measured) -> None:
+    """Measure memory and time; `peak` stays None if the longest batches do not fit."""
+    found.precision = trial.precision
+    fits = _train_longest(trial, found)
+    found.attention = str(getattr(trial.model, "attention_choice", ""))
+    if not fits:
+        return
+    longest_peak = machine.used_memory(trial.device)[1]
+    measure_time(trial, found.times)
+    found.peak = machine.used_memory(trial.device)[1]
+    if trial.device.type == "cpu":
+        # The heap grows with the variety of batches, ever more slowly: what the varied batches
+        # added counts twice.
+        found.peak += found.peak - longest_peak
+    found.fits = found.peak <= found.limit
+
+
+def _train_longest(trial: Trial, found: Measured) -> bool:
+    """Train on growing parts of a longest batch, then on the longest; return whether they fit."""
     plan, device = trial.plan, trial.device
     bins, examples = plan.stream.plan(0), plan.data.examples
     heavy = [bins[index] for index in longest(plan)]
@@ -143,15 +179,33 @@ def measure_memory(trial: Trial, found: Memory) -> None:
     trial.update()
     found.state = machine.used_memory(device)[0] + 4 * plan.trained
     parts = [heavy[0][: len(heavy[0]) // n] for n in (16, 4) if len(heavy[0]) >= n]
-    taken: list[float] = []
-    for items in [*parts, *heavy]:
+    for number, items in enumerate([*parts, *heavy]):
         batch = examples.batch(items, 0)
         if items is heavy[0] and plan.settings.batches_per_step == 1:
             trial.zero_grad()
-        if taken and found.state + taken[-1] * batch.tokens > found.limit:
-            found.fits = False
-            return
+        # What the first example takes is not yet the price of a token.
+        if number and found.state + found.per_token * batch.tokens > found.limit:
+            return False
         trial.train(batch)
-        taken.append((machine.used_memory(device)[1] - found.state) / batch.tokens)
-        found.per_token = taken[-1]
+        found.per_token = (machine.used_memory(device)[1] - found.state) / batch.tokens
     trial.update()
+    return True
+
+
+def measure_time(trial: Trial, times: Times) -> None:
+    """Train on a few batches of the first epoch, from its begin to its end, and evaluate one."""
+    plan = trial.plan
+    bins, examples = plan.stream.plan(0), plan.data.examples
+    for index in np.linspace(0, len(bins) - 1, min(_VARIED, len(bins))).astype(int):
+        start = time.perf_counter()
+        batch = examples.batch(bins[index], 0)
+        making = 0.0 if trial.settings.workers else time.perf_counter() - start
+        times.batches.append(making + trial.train(batch))
+        times.tokens.append(batch.tokens)
+        if sum(times.batches) > _TIMED_SECONDS:
+            break
+    times.update = trial.update()
+    if plan.data.held_out is not None:
+        _, make = held_out_batches(plan.data.held_out, plan.stream.budget)
+        batch = make(0)
+        times.held_out_token = trial.evaluate(batch) / batch.tokens
