@@ -84,7 +84,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
 
         init_from.load_weights(part, model, old, vocab_size)
     if part.outputs:
-        model.head = part.new_head()
+        model.head = part.head.new(part.config.state_size, part.outputs, part.head_dropout)
         # The output layer is kept only if the task is the same.
         if part.same_task and (head := pop_head(dict(old))):
             model.head.load_state_dict(head)

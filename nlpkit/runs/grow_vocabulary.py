@@ -93,7 +93,7 @@ def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: T
     if old is not None:
         check_old_tokens(old[1], tokenizer, str(part.source))
     size = old[1].vocab_size if old else tokenizer.vocab_size
-    if part.is_padded(size):
+    if part.config.padded_vocabulary and (part.rows or 0) > size:  # as in released T5
         part.rows = size
         if part.start is not None:
             part.start = drop_padding(part.start, part.vocabulary, size)

@@ -38,7 +38,6 @@ from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
 
 if TYPE_CHECKING:
-    from nlpkit.train.average import Average
     from nlpkit.train.trackers import Trackers
 
 
@@ -141,15 +140,10 @@ def prepare(
     run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
     run.fitted = [*fitted] if fitted else None
     if settings.average is not None:
-        run.average = _make_average(run)
+        from nlpkit.train.average import Average
+
+        run.average = Average(training, settings.average, settings.steps)
     return run
-
-
-def _make_average(run: Run) -> "Average":
-    from nlpkit.train.average import Average
-
-    assert run.settings.average is not None
-    return Average(run.training, run.settings.average, run.settings.steps)
 
 
 def _place(
@@ -240,9 +234,8 @@ def _held_out(run: Run) -> HeldOut | None:
 
 
 def _metrics(run: Run, state: State) -> Metrics:
-    path, trackers = run.directory.path / METRICS, None
-    if run.settings.trackers:
-        trackers = _trackers(run, state)
+    path = run.directory.path / METRICS
+    trackers = _trackers(run, state) if run.settings.trackers else None
     return Metrics(path, state.step, state.evaluated_step, trackers, run.log.warn)
 
 

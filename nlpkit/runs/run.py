@@ -25,7 +25,7 @@ from nlpkit.data.files import Input
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.loader import Examples
 from nlpkit.models import families
-from nlpkit.models.layers.head import SEQUENCE, Head, TaskHead, task_head
+from nlpkit.models.layers.head import SEQUENCE, TaskHead, task_head
 from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe import Resolved
@@ -105,10 +105,6 @@ class ModelPart:
         """Return the module `models/FAMILY/model.py`; a dotted name gives the user's module."""
         return families.load_model(self.family)
 
-    def new_head(self) -> Head:
-        """Return a randomly initialized output layer for the task."""
-        return self.head.new(self.config.state_size, self.outputs, self.head_dropout)
-
     @property
     def head(self) -> TaskHead:
         """transformers' model with the task's output layer."""
@@ -118,10 +114,6 @@ class ModelPart:
     def vocabulary(self) -> tuple[str, ...]:
         """The parameters whose first dimension is the vocabulary."""
         return families.load(self.family).VOCABULARY
-
-    def is_padded(self, vocab_size: int) -> bool:
-        """Return whether `source` has more rows than tokens, as released T5 has."""
-        return self.config.padded_vocabulary and (self.rows or 0) > vocab_size
 
     def new_tokens(self, vocab_size: int) -> int:
         """Return the number of tokens that `init_from` does not have."""

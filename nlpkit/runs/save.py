@@ -145,20 +145,31 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     if part.lora is None:
         hf_writing.write_folders(directory, folders)
     else:
-        from nlpkit.checkpoints import peft_layout
-
-        assert part.source is not None  # checked by the recipe
-        grown = bool(part.new_tokens(run.data.vocab_size))
-        hf_writing.write_settings(directory, settings)
-        adapters = (part.family, part.lora, part.targets, part.source, part.head_kind)
-        peft_layout.write(directory, peft_layout.Adapters(*adapters), weights, tensors, grown=grown)
         notes["base"] = part.base_hash
+        hf_writing.write_settings(directory, settings)
+        _write_adapters(run, directory, weights, tensors)
     hf_writing.write_notes(directory, notes)
     for name, text in objective.checkpoint_files().items():
         (directory / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:
         use = tokenizer_files.describe_use(objective, part.config, tokenizer)
         tokenizer_files.save(tokenizer, directory, use)
+
+
+def _write_adapters(
+    run: Run, directory: Path, weights: dict[str, Tensor], tensors: dict[str, Tensor]
+) -> None:
+    """Write what is trained of a model with adapters; `tensors` are its others, in HF's names."""
+    from nlpkit.checkpoints import peft_layout
+
+    part = run.part
+    assert part.lora is not None
+    assert part.source is not None  # checked by the recipe
+    grown = bool(part.new_tokens(run.data.vocab_size))
+    adapters = peft_layout.Adapters(
+        part.family, part.lora, part.targets, part.source, part.head_kind
+    )
+    peft_layout.write(directory, adapters, weights, tensors, grown=grown)
 
 
 def state_text(run: Run, state: State) -> str:

@@ -5,13 +5,15 @@
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from nlpkit.data.loader import Position
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.train.schedule import ResolvedTraining, stable_end
+from nlpkit.train.schedule import ResolvedTraining, batches_per_step, stable_end
 
 LOSS = "loss"  # the default of `train.best_by`
 ALMOST = 1 - 1e-6  # the most that is done of a run which is not at its end
@@ -171,8 +173,16 @@ class Pace:
 
     def seconds_left(self, state: State, tokens_per_second: float) -> float:
         """Return the seconds until the end of the run at this speed."""
-        tokens = (self.settings.steps - state.step) * self.settings.tokens_per_step
-        return tokens / max(tokens_per_second, 1e-9)
+        batches = self._batches[-1] - self._batches[state.step]
+        return batches * self.settings.batch_budget / max(tokens_per_second, 1e-9)
+
+    @cached_property
+    def _batches(self) -> Sequence[int]:
+        """The batches of the run up to each step; a schedule may decide them."""
+        size, steps = batches_per_step(self.settings), self.settings.steps
+        if isinstance(size, int):
+            return range(0, size * (steps + 1), size)
+        return [*accumulate(map(size, range(1, steps + 1)), initial=0)]
 
     def summary(self) -> str:
         """Return what a finished run says of its time, after the number of its tokens."""

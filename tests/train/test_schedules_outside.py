@@ -22,6 +22,7 @@ from nlpkit.train.schedule import (
     resolve_steps,
 )
 from nlpkit.train.settings import Config
+from nlpkit.train.state import Pace, State
 from tests import _tiny
 from tests.parts import ramp
 
@@ -52,6 +53,14 @@ def test_size_of_a_step_is_the_parts() -> None:
     assert [sizes(step) for step in range(1, 10)] == SIZES
     assert mean_batches(_settings()) == sum(SIZES) / 9
     assert batches_per_step(_settings(schedule="constant")) == 4
+
+
+def test_time_left_is_that_of_the_sizes_of_the_steps_to_come() -> None:
+    pace = Pace(_settings())
+    for done in (0, 3, 9):  # 64 tokens a batch, 32 tokens a second
+        assert pace.seconds_left(State(step=done), 32.0) == 2 * sum(SIZES[done:])
+    usual = Pace(_settings(schedule="constant"))
+    assert usual.seconds_left(State(step=3), 32.0) == 2 * 4 * 6
 
 
 def test_epochs_are_as_many_steps_as_their_batches_fill(tmp_path: Path) -> None:
