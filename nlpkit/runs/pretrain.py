@@ -120,7 +120,7 @@ def prepare(
 
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(device), log)
     settings, fitted = recipe.train, None
-    if settings.memory is not None or resumed or FITTED in directory.status():
+    if settings.memory is not None or resumed or directory.status().get(FITTED):
         from nlpkit.runs import fit_memory
 
         fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
@@ -137,8 +137,8 @@ def prepare(
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
     training, made = _place(module, accelerator, settings, data, log)
-    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
-    run.fitted = [*fitted] if fitted else None
+    built = part, data, accelerator, training, made
+    run = Run(resolved, settings, directory, *built, log, fitted=fitted)
     if settings.average is not None:
         from nlpkit.train.average import Average
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nlpkit.train.average import Average
 
 T = TypeVar("T")
-FITTED = "fitted"  # what `train.memory` chose when the run began, in run.json
+FITTED = "fitted"  # in run.json and training.json: what `train.memory` chose
 
 
 def token_characters(tokenizer: Tokenizer | None) -> np.ndarray:
@@ -166,7 +166,7 @@ class Run:
     optimizers: list[Optimizer]
     log: Log
     average: "Average | None" = None
-    fitted: list[int] | None = None  # what `train.memory` chose
+    fitted: tuple[int, bool, int] | None = None  # what `train.memory` chose
 
     @property
     def unwrapped(self) -> Training:

@@ -222,11 +222,9 @@ def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
             diverged=False,
             steps=run.settings.known_steps,
             precision=run.settings.precision,
+            budget_seconds=run.settings.budget_seconds,
+            fitted=run.fitted,
         )
-        kept = {"budget_seconds": run.settings.budget_seconds, FITTED: run.fitted}
-        for name, value in kept.items():
-            if directory.status().get(name) != value:
-                directory.set_status(**{name: value})
     run.accelerator.wait_for_everyone()
 
 

@@ -51,21 +51,17 @@ class TrainingText:
 
     def key(self) -> JsonObject:
         """Return what the text depends on."""
-        data = self.resolved.recipe.data
+        data, stop = self.resolved.recipe.data, self.callbacks.should_stop
         files = [file for entry in self.inputs for file in entry.files]
-        keys, limits = [file.text_key for file in files], [file.max_rows for file in files]
-        stop = self.callbacks.should_stop
-        return (
-            {
-                "files": [[content_hash(file, stop), file.format] for file in files],
-                "data": data.model_dump(include={"text_key", "line_break", "on_error"}),
-                "part": [self.part, data.valid_fraction],
-            }
-            # Keys of earlier versions do not have these names.
-            | ({"text_keys": keys} if any(keys) else {})
-            | ({"max_rows": limits} if any(limits) else {})
-            | ({"rows": [data.rows, data.history]} if data.rows is not None else {})
-        )
+        decide = {"text_key", "line_break", "on_error", "rows", "history"}
+        return {
+            "files": [
+                [content_hash(file, stop), file.format, file.text_key, file.max_rows]
+                for file in files
+            ],
+            "data": data.model_dump(mode="json", include=decide),
+            "part": [self.part, data.valid_fraction],
+        }
 
     def rows(self, columns: tuple[str, ...], counts: Counts) -> Iterator[Any]:
         """Yield the rows of a task."""
