@@ -50,7 +50,9 @@ def _announce_data(run: Run) -> None:
     data, log = run.data, run.log
     left_out = ", ".join(number_of(n, name) for name, n in _left_out(data).items() if n)
     examples = number_of(len(data.examples), "examples")
-    log.info(f"{_what(run)}: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
+    what = "images" if run.part.config.can("reads_images") else "data"
+    what = "text" if data.objective.reads_text else what
+    log.info(f"{what}: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
     for bad in data.train.counts.first_bad:
         log.warn(f"skipped {bad}")
     if data.valid is not None:
@@ -112,13 +114,6 @@ def _trained(run: Run) -> Iterator[torch.Tensor]:
         if parameter.requires_grad:
             rows = run.part.prompt_rows
             yield parameter if rows is None else parameter[rows[0] : rows[1]]
-
-
-def _what(run: Run) -> str:
-    """Return what the training data are."""
-    if run.data.objective.reads_text:
-        return "text"
-    return "images" if run.part.config.can("reads_images") else "data"
 
 
 def _size(corpus: Corpus | TaskDataset) -> str:

@@ -124,8 +124,7 @@ def prepare(
         from nlpkit.runs import fit_memory
 
         fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
-        chosen = fitted.settings(settings) if fitted else settings
-        settings = chosen.model_copy(update={"memory": None})
+        settings = fitted.settings(settings) if fitted else settings
     stream = Stream(
         data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
     )
@@ -137,8 +136,8 @@ def prepare(
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
     training, made = _place(module, accelerator, settings, data, log)
-    built = part, data, accelerator, training, made
-    run = Run(resolved, settings, directory, *built, log, fitted=fitted)
+    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
+    run.fitted = fitted
     if settings.average is not None:
         from nlpkit.train.average import Average
 
