@@ -44,8 +44,7 @@ def make(
     """
     where = machine.find_device(device)
     part = model_part(resolved, run_path, info=log.info)
-    for line in part.warnings:
-        log.warn(f"{part.source}: {line}")
+    log.warn_all(f"{part.source}: {line}" for line in part.warnings)
     if resolved.recipe.attention.backend != "auto":
         checks.check_backend(resolved, part, where)
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, log.reading)

@@ -108,8 +108,7 @@ def prepare(
     if is_wrapped(accelerator.num_processes):
         checks.check_optimizer(resolved, accelerator.num_processes)
     part = build.model_part(resolved, directory.path, resumed, log.info)
-    for line in part.warnings:
-        log.warn(f"{part.source}: {line}")
+    log.warn_all(f"{part.source}: {line}" for line in part.warnings)
     if recipe.attention.backend != "auto":
         checks.check_backend(resolved, part, device)
     callbacks = Callbacks(log.info, log.warn, log.tokenizing, log.reading, stop.check)
@@ -120,7 +119,7 @@ def prepare(
 
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(device), log)
     settings, fitted = recipe.train, None
-    if settings.memory is not None or resumed or directory.status().get(FITTED):
+    if settings.memory or resumed or directory.status().get(FITTED):
         from nlpkit.runs import fit_memory
 
         fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
