@@ -241,9 +241,7 @@ def _chunk(
     `chosen` and `weights` are (M', 1).
     """
     smoothing, z_loss = settings.label_smoothing, settings.z_loss
-    likely = logits.softmax(1)
-    # The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
-    normalizer = logits.amax(1, True) - likely.amax(1, True).log_()
+    likely, normalizer = _softmax(logits)
     likelihood = logits.gather(1, chosen)
     if smoothing:
         # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
@@ -260,6 +258,15 @@ def _chunk(
     if weights is not None:
         likely *= weights
     return losses, normalizer.squeeze(1), likely
+
+
+def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probabilities (M', V) of logits (M', V), and the log of their normalizer (M', 1).
+
+    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
+    """
+    likely = logits.softmax(1)
+    return likely, logits.amax(1, True) - likely.amax(1, True).log_()
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
