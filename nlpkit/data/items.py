@@ -14,7 +14,7 @@ from itertools import islice
 
 import numpy as np
 
-from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError
+from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
 from nlpkit.data.cache import Callbacks, content_hash
@@ -186,12 +186,9 @@ def build_items(
         sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
     files = [file for entry in inputs for file in entry.files]
     hashes = [[content_hash(file, callbacks.should_stop), file.format] for file in files]
-    key = [hashes, [e.weight for e in inputs], part, config.valid_fraction, objective.columns]
-    # A key of an earlier version has no `rows`.
-    key += [] if config.rows is None else [config.rows, config.history]
-    limits = [file.max_rows for file in files]
-    key += [{"max_rows": limits}] if any(limits) else []
-    items = TaskDataset(sources, counts, cut, hashlib.sha256(json.dumps(key).encode()).hexdigest())
+    weights = [entry.weight for entry in inputs]
+    key: list[object] = [hashes, weights, part, config.valid_fraction, objective.columns]
+    items = TaskDataset(sources, counts, cut, _hash_key(key, config, files))
     if not len(items):
         name = ", ".join(file.name for file in files)
         raise DataError(
@@ -216,6 +213,14 @@ def build_items(
             f"{len(empty):,} of {number_of(len(items), 'rows have')} such a text"
         )
     return items
+
+
+def _hash_key(key: list[object], config: Config, files: Sequence[TextFile]) -> str:
+    """Return the hash of a key; one of an earlier version has neither `rows` nor `max_rows`."""
+    key += [] if config.rows is None else [config.rows, config.history]
+    limits = [file.max_rows for file in files]
+    key += [{"max_rows": limits}] if any(limits) else []
+    return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 
 def _items(

@@ -147,10 +147,8 @@ def find_leaks(subject: Subject) -> Verdict:
         leaks += int(depends.diagonal().sum())
         cycles += _count_in_cycles(depends & ~torch.eye(len(depends), dtype=torch.bool).to(depends))
     if 2 * decided > positions:
-        return (
-            False,
-            f"at {decided} of {positions} positions the word decides which tokens are targets",
-        )
+        why = f"at {decided} of {positions} positions the word decides which tokens are targets"
+        return False, why
     if not targets:
         return (
             False,

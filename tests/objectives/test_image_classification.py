@@ -4,8 +4,8 @@ Oracles: torch's convolution, transformers' image processor, hand arithmetic.
 """
 
 import json
+from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from nlpkit import recipe
-from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data import images
-from nlpkit.data.items import Row
+from nlpkit.data.items import Row, TaskDataset
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.errors import DataError, RecipeError, UsageError
 from nlpkit.models.vit import Config as Sizes
@@ -125,10 +125,7 @@ def test_shift_moves_training_images_only() -> None:
     image = np.arange(24, dtype=np.uint8).reshape(4, 6)
     objective = _objective(shift=2, scale=1.0, mean=0.0, std=1.0)
     item = objective.item(_row(image), [])
-    lengths = np.array([7])
-    corpus = SimpleNamespace(
-        lengths=lengths, starts=np.array([0, 1]), weights=np.ones(1), content=lambda *place: item
-    )
+    corpus = TaskDataset([([item], 1.0)], Counts(), Counter(), "")
     train, valid = (Examples(corpus, objective, 1, split) for split in (0, HELD_OUT))
     whole = images.patches(image[:, :, None], 2, 2)
     assert all(np.array_equal(valid.make(0, epoch)["patches"][1:], whole) for epoch in range(9))
