@@ -179,7 +179,9 @@ def _list_target_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
 def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
     """Return the proofs that apply to the heads and optional methods of an objective on text."""
     seen = _look_first(subject)
-    has_words = seen is None or bool(seen.words)
+    # A shuffled text, for example, hides no word.
+    hides = any(objective.shown_rate != 1.0 for objective in subject.objectives)
+    has_words = (seen is None or bool(seen.words)) and hides
     has_labels = seen is not None and bool(seen.given_labels)
     candidates: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
         "noise floor": (has_words, leaks.find_noise_floor),

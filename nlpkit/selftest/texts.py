@@ -8,7 +8,7 @@ import torch
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.objectives import mixture
-from nlpkit.selftest.heads import look_at
+from nlpkit.selftest.heads import Head, look_at
 from nlpkit.selftest.leaks import Verdict, find_shown
 from nlpkit.selftest.subject import Example, Source, Subject
 
@@ -114,8 +114,11 @@ def count_shown(subject: Subject) -> Verdict:
     for example in subject.draw_noise_examples(COUNT, SIZE, 12):
         seen = look_at(subject, [example])
         is_shown = find_shown(subject, [example])
-        rows = torch.cat([head.index for head in seen.words.values() if head.per == "token"])
-        inputs = example["input_ids"][is_shown.cpu().numpy()]
+        heads = [head for head in seen.words.values() if head.per == "token"]
+        rows = torch.cat([head.index[_find_words(subject, head)] for head in heads])
+        # The target of a source is shown in the source, not at its place.
+        where = "labels" if "source_ids" in example else "input_ids"
+        inputs = example[where][is_shown.cpu().numpy()]
         special += int((~subject.find_text(inputs)).sum())
         visible += len(inputs)
         shown.append(int(is_shown[rows].sum()))
@@ -132,6 +135,11 @@ def count_shown(subject: Subject) -> Verdict:
     error = float(np.sqrt(((shown - rates[0] * of_all) ** 2).sum()) / max(of_all.sum(), 1))
     figure = f"{figure}, expected {rates[0]:.2%} ± {error:.2%}"
     return abs(rate - rates[0]) <= 4 * error + 1e-9, figure
+
+
+def _find_words(subject: Subject, head: Head) -> torch.Tensor:
+    """Return which targets (M,) are text; the end of a text is not."""
+    return torch.from_numpy(subject.find_text(head.targets.cpu().numpy())).to(head.targets.device)
 
 
 def check_negatives(subject: Subject) -> Verdict:

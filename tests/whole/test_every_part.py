@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[2]
 # The recipe of a family, and that of an objective, where it has another name.
 FAMILIES = {"gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
-    "classification": "gpt1_classify", "clm": "gpt2", "entailment": "gpt1_entail",
+    "classification": "gpt1_classify", "clm": "gpt2", "denoising": "t5",
+    "entailment": "gpt1_entail",
     "generation": "lstm_label", "image_classification": "vit", "mlm": "roberta",
     "multiple_choice": "gpt1_choice", "nsp": "bert", "plm": "xlnet", "prefix_lm": "gpt2",
     "question_answering": "bert_qa", "reorder": "gpt2", "rtd": "electra",
