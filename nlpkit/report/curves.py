@@ -48,13 +48,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """Curves over training steps, and horizontal lines (`levels`): `(value, number)`."""
+    """Curves over training steps, and horizontal lines (`levels`): `(name, value, number)`."""
 
     key: str
     title: str
     unit: str
     lines: list[Line]
-    levels: list[tuple[float, int]] = field(default_factory=list)
+    levels: list[tuple[str, float, int]] = field(default_factory=list)
     logarithmic: bool = False
 
 
@@ -76,11 +76,12 @@ def make_charts(histories: Sequence[History]) -> list[Chart]:
     """Return the charts of the runs: losses, scores, optimizer, speed, memory."""
     # A task that does not generate text has a loss per row, not per token.
     unit = " or ".join(sorted({history.loss_unit for history in histories}, reverse=True))
-    run_of_entropy: dict[float, int] = {}
+    first: dict[tuple[str, float], int] = {}  # baseline -> the first run that has it
     for number, history in enumerate(histories):
-        if history.entropy is not None:
-            run_of_entropy.setdefault(history.entropy, number)
-    charts = [Chart("loss", "Loss", unit, _make_losses(histories), [*run_of_entropy.items()])]
+        for baseline in history.baselines.items():
+            first.setdefault(baseline, number)
+    levels = [(*baseline, number) for baseline, number in first.items()]
+    charts = [Chart("loss", "Loss", unit, _make_losses(histories), levels)]
     parts = sorted({name for history in histories for name in history.parts})
     # A single part is equal to the total loss. A part has no unit, since it may be a share, such as
     # that of right answers.

@@ -92,7 +92,7 @@ def draw_curves(charts: Sequence[Chart], labels: Sequence[str], heading: str, pa
             if line.low is not None:
                 colour = looks[line.number]["color"]
                 axes.fill_between(line.x, line.low, line.high, color=colour, alpha=0.2, lw=0)
-        for value, number in chart.levels:
+        for _, value, number in chart.levels:
             axes.axhline(value, color=looks[number]["color"], ls=":", lw=1)
     figure.suptitle(svg.replace_unprintable(f"{heading}\nthin: training, thick: held out"))
     # matplotlib leaves out what begins with an underscore.

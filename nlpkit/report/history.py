@@ -80,9 +80,11 @@ class History:
         return None if step is None or value is None else (step, value)
 
     @property
-    def entropy(self) -> float | None:
-        """The unigram entropy of the held-out text, in nats per token."""
-        return self.status.get("held_out_unigram_entropy")
+    def baselines(self) -> dict[str, float]:
+        """What the held-out text costs without a model of this run, in nats per token, by name."""
+        entropy, ngram = map(self.status.get, ("held_out_unigram_entropy", "held_out_ngram"))
+        found = {} if entropy is None else {"unigram entropy": entropy}
+        return found | ({f"loss of {ngram['order']}-grams": ngram["nats"]} if ngram else {})
 
     @property
     def scores(self) -> list[str]:

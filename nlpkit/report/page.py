@@ -129,13 +129,8 @@ def _collect_facts(history: History) -> dict[str, str]:
         step, best = history.best
         unit = f" {history.loss_unit}" if history.best_by == LOSS else ""
         facts[f"best held-out {history.best_by}"] = f"{_format_figure(best)}{unit} at step {step:,}"
-    if history.entropy is not None:
-        facts["unigram entropy of the held-out text"] = (
-            f"{_format_figure(history.entropy)} nats/token"
-        )
-    if ngram := status.get("held_out_ngram"):
-        name = f"loss of {ngram['order']}-grams on the held-out text"
-        facts[name] = f"{_format_figure(ngram['nats'])} nats/token"
+    for name, value in history.baselines.items():
+        facts[f"{name} of the held-out text"] = f"{_format_figure(value)} nats/token"
     for key, value in status.items():
         if key not in _NO_ROW:
             facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -150,7 +145,10 @@ def _write_charts(histories: Sequence[History], charts: Sequence[Chart]) -> str:
     )
     note = "Thin: training. Thick: held out."
     if any(chart.levels for chart in charts):
-        note += " Dotted: the unigram entropy of the held-out text, which is the loss of a model that knows only the frequency of each token."  # noqa: E501
+        note += (
+            " Dotted: the unigram entropy of the held-out text, which is the loss of a model that "
+            "knows only the frequency of each token, and with eval.baseline the loss of n-grams."
+        )
     if any(line.low is not None for chart in charts for line in chart.lines):
         note += (
             f" Curves of more than {LIMIT:,} points are the means of {BUCKETS} equal "

@@ -47,7 +47,7 @@ def find_limits(chart: Chart) -> tuple[float, float, float, float]:
     """Return x0, x1, y0, y1: the limits of the axes."""
     xs = np.concatenate([np.zeros(0), *[line.x for line in chart.lines]])
     ys = [a for line in chart.lines for a in (line.y, line.low, line.high) if a is not None]
-    y = np.concatenate([np.zeros(0), *ys, [value for value, _ in chart.levels]])
+    y = np.concatenate([np.zeros(0), *ys, [value for _, value, _ in chart.levels]])
     y = y[np.isfinite(y)]
     if chart.logarithmic:
         y = y[y > 0]
@@ -120,7 +120,7 @@ def draw(chart: Chart) -> str:
         pieces.append(f'<text x="{x:.1f}" y="{BOTTOM + 16}" text-anchor="middle">{text}</text>')
     pieces.append(f'<path class="frame" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>')
     pieces.append(f'<text x="{RIGHT}" y="{HEIGHT - 4}" text-anchor="end">step</text>')
-    for value, number in chart.levels:
+    for _, value, number in chart.levels:
         path = _write_path(place(np.array([x0, x1]), np.array([value])))
         pieces.append(f'<path class="level {get_classes(number)}" d="{path}"/>')
     for line in chart.lines:
@@ -167,4 +167,4 @@ def _summarize(chart: Chart) -> str:
         y = line.y[np.isfinite(line.y)]
         if len(y):
             texts.append(f"{line.name} from {y[0]:.4g} to {y[-1]:.4g}")
-    return "; ".join(texts + [f"unigram entropy {value:.4g}" for value, _ in chart.levels])
+    return "; ".join(texts + [f"{name} {value:.4g}" for name, value, _ in chart.levels])

@@ -111,7 +111,7 @@ def test_run_with_a_baseline_has_the_loss_of_ngrams_in_its_log_and_report(
     assert f"held-out loss of 2-grams: {nats:.4f} nats/token" in done.stderr
     page = _tiny.command("report", out, "-o", tmp_path / "r.html")
     assert page.returncode == 0, page.stderr
-    row = f">loss of 2-grams on the held-out text</th><td>{nats:.4f} nats/token<"
+    row = f">loss of 2-grams of the held-out text</th><td>{nats:.4f} nats/token<"
     assert row in (tmp_path / "r.html").read_text("utf-8")
 
 
