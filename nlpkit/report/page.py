@@ -132,7 +132,7 @@ def _collect_facts(history: History) -> dict[str, str]:
     for name, value in history.baselines.items():
         facts[f"{name} of the held-out text"] = f"{_format_figure(value)} nats/token"
     for key, value in status.items():
-        if key not in _NO_ROW:
+        if key not in _NO_ROW and value is not None:
             facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return facts
 
