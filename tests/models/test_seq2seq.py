@@ -10,10 +10,13 @@ from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_writing
+from nlpkit.models.layers.recurrent import ResetBefore
 from nlpkit.models.seq2seq import Config
 from nlpkit.models.seq2seq.model import Model
 from tests._formats import from_hf, to_hf
+from tests.models.test_gru_reset import by_hand
 
+States = tuple[Tensor, Tensor] | Tensor | None  # (L D, 1, C), as torch has them
 VOCAB, LENGTHS, SOURCES = 30, (3, 6, 1, 6), (4, 2, 5, 7)
 CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 VARIANTS = {
@@ -22,6 +25,9 @@ VARIANTS = {
     "every step and output": {"score": None, "context": "every_step", "cell": "gru"},
     "Sutskever": {"score": None},
     "Cho": {"score": None, "context": "both", "cell": "gru", "num_directions": 2},
+    "Cho, reset before": {"score": None, "context": "both", "cell": "gru", "reset": "before"},
+    "Bahdanau, reset before": {"score": "additive", "context": "both", "cell": "gru",
+                               "num_directions": 2, "reset": "before"},
     "Bahdanau": {"score": "additive", "context": "both", "cell": "gru", "num_directions": 2},
     "Bahdanau, no first state": {"score": "general", "context": "every_step", "cell": "rnn"},
     "dot": {"score": "dot"},
@@ -86,13 +92,23 @@ def _weights(model: Model, query: Tensor, states: Tensor, t: int) -> Tensor:
     return weights
 
 
+def _cells(layers: nn.RNNBase, x: Tensor, given: States = None) -> tuple[Tensor, States]:
+    """Return the states (T, C) of one text x (T, E), and the last ones, as torch's modules do."""
+    if not isinstance(layers, ResetBefore):
+        states, last = layers(x[:, None], given)
+        return states[:, 0], last
+    depth = layers.num_layers * (2 if layers.bidirectional else 1)
+    before = torch.zeros(depth, layers.hidden_size) if given is None else given[:, 0]
+    states, last = by_hand(layers, x, before)
+    return states, last[:, None]
+
+
 def _reference(
     model: Model, target: Tensor, source: Tensor, forced: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Return hidden states (T, C) and the weights (T, S) of one pair."""
     config, table, many = model.config, model.token_embedding, model.config.num_directions
-    states, final = model.encoder(table[source][:, None])
-    states = states[:, 0]
+    states, final = _cells(model.encoder, table[source])
     final = dict(zip("hc", final if isinstance(final, tuple) else (final,), strict=False))
     c = torch.cat([*final["h"][-many:, 0]])
     if config.context == "every_step":
@@ -117,9 +133,9 @@ def _reference(
         read += [fed] if config.input_feeding else []
         x = torch.cat(read) if read else torch.ones(1)
         given = tuple(now.values()) if len(now) > 1 else now["h"]
-        out, after = model.decoder.cells(x[None, None], given)
+        out, after = _cells(model.decoder.cells, x[None], given)
         now = dict(zip("hc", after if isinstance(after, tuple) else (after,), strict=False))
-        state = out[0, 0]
+        state = out[0]
         if config.score is not None:
             if not config.attends_before:
                 weights.append(_weights(model, state, states, t))

@@ -1,4 +1,4 @@
-"""GRU over packed sequences, built on torch.nn.GRU; see `models/layers/recurrent.py`."""
+"""GRU over packed sequences; see `models/layers/recurrent.py`."""
 
 from nlpkit.models.gru import Config
 from nlpkit.models.layers import recurrent

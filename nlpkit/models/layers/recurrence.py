@@ -1,4 +1,4 @@
-"""The recurrence of torch's RNN, LSTM and GRU cells over sequences of many lengths, not padded.
+"""The recurrence of torch's RNN, LSTM and GRU cells, and Cho's GRU, over packs without padding.
 
 The tokens stand time first: the first tokens of all sequences, then all second ones, …, the longest
 sequence first among them. So a time step is one slice. What the cells make of their input, `gates`,
@@ -235,3 +235,55 @@ class Gru(torch.autograd.Function):
         of_gates = of_old_gates
         of_gates[:, 2 * width :] = back.of_states * of_new
         return of_gates, of_weight, of_bias, back.of_initial, None
+
+
+class GruResetBefore(torch.autograd.Function):
+    """r, z = σ(gates + h W + b); n = tanh(gate + (r h) W + b); h = (1 - z) n + z h.
+
+    Cho et al. 2014 (arXiv:1406.1078), eq. 5 to 8, with biases; z is the share of the old state.
+    """
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(
+        ctx: Any, gates: Tensor, weight: Tensor, bias: Tensor, initial: Tensor, time: TimeFirst
+    ) -> Tensor:
+        """Return states (N, C) from gates (N, 3 C), weight and bias of h, and initial states."""
+        width, steps = initial.shape[1], time.steps()
+        of_gates, of_new = weight.T.split([2 * width, width], 1)
+        gates = gates + bias  # becomes r, z and n
+        states = gates.new_empty(len(gates), width)
+        for now, h in pairs(steps, initial, states):
+            both, n = gates[now].split([2 * width, width], 1)
+            r, z = both.addmm_(h, of_gates).sigmoid_().split(width, 1)
+            n.addmm_(r * h, of_new).tanh_()
+            torch.lerp(n, h, z, out=states[now])
+        ctx.save_for_backward(gates, weight, states, initial)
+        ctx.time = time
+        return states
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, given: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of gates, weight, bias and initial states."""
+        gates, weight, states, initial = ctx.saved_tensors
+        steps, width = ctx.time.steps(), states.shape[1]
+        back = _Backward(steps, given, states)
+        r, z, n = gates.split(width, 1)
+        before = ctx.time.previous(initial, states)
+        # The gradients of z and n are that of h, times these; of r, that of r h.
+        of_z, of_n = (before - n) * z * (1 - z), (1 - z) * (1 - n * n)
+        of_r = before * r * (1 - r)
+        of_gates = torch.empty_like(gates)
+        for number in range(len(steps) - 1, -1, -1):
+            now = steps[number][0]
+            dh, of_step = back.of_states[now], of_gates[now]
+            torch.mul(dh, of_z[now], out=of_step[:, width : 2 * width])
+            torch.mul(dh, of_n[now], out=of_step[:, 2 * width :])
+            of_product = of_step[:, 2 * width :] @ weight[2 * width :]  # of r h
+            torch.mul(of_product, of_r[now], out=of_step[:, :width])
+            of_old = of_step[:, : 2 * width] @ weight[: 2 * width]
+            back.add(number, of_old.addcmul_(dh, z[now]).addcmul_(of_product, r[now]))
+        of_both, of_new = of_gates.split([2 * width, width], 1)
+        of_weight = torch.cat([of_both.T @ before, of_new.T @ (r * before)])
+        return of_gates, of_weight, of_gates.sum(0), back.of_initial, None

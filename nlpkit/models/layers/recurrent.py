@@ -1,8 +1,8 @@
 """Recurrent networks over packs: torch's RNN, LSTM and GRU, and the families that are made of one.
 
 On CPUs the layers run by `recurrence.py`, which is faster than torch's way through a
-`PackedSequence`, with the same results and gradients; on GPUs by torch, that is by cuDNN. Nothing
-is padded, and no sequence sees another.
+`PackedSequence`, with the same results and gradients; on GPUs by torch, that is by cuDNN, which has
+no GRU with the reset gate before the matrix. Nothing is padded, and no sequence sees another.
 
 The families `rnn`, `lstm` and `gru` have embeddings, torch's layers, and the table of embeddings
 again as the output. With one direction they are causal, and generation keeps one state of fixed
@@ -14,7 +14,7 @@ directions, L layers, V vocabulary.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,13 +26,20 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.packs import dropout
-from nlpkit.models.layers.recurrence import Gru, Lstm, Rnn, TimeFirst
+from nlpkit.models.layers.recurrence import Gru, GruResetBefore, Lstm, Rnn, TimeFirst
 from nlpkit.models.layers.recurrent_config import VOCABULARY, Cell, CellsConfig, RecurrentConfig
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 States = dict[str, Tensor]  # "h" and, of an LSTM, "c": (S, L D, C) each
+
+
+class ResetBefore(nn.RNNBase):
+    """The parameters of a GRU, with torch's names, whose reset gate comes before the matrix."""
+
+    def __init__(self, *sizes: Any, **settings: Any):
+        super().__init__("GRU", *sizes, **settings)
 
 
 def make_layers(
@@ -43,7 +50,8 @@ def make_layers(
     nonlinearity: Literal["tanh", "relu"] = "tanh",
 ) -> nn.RNNBase:
     """Return torch's module, with its initial weights; dropout is between layers."""
-    made: Callable[..., nn.RNNBase] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}[cell]
+    gru = ResetBefore if config.setting("reset", "after") == "before" else nn.GRU
+    made: Callable[..., nn.RNNBase] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": gru}[cell]
     return made(
         input_size,
         config.hidden_size,
@@ -61,8 +69,13 @@ def run(
 
     Sequences go on from the states `before`, by default from zeros.
     """
-    way = _torch if x.is_cuda else _loops
-    return way(layers, x, time, before or zeros(layers, x, len(time.rows)))
+    before = before or zeros(layers, x, len(time.rows))
+    if not x.is_cuda:
+        return _loops(layers, x, time, before)
+    if not isinstance(layers, ResetBefore):
+        return _torch(layers, x, time, before)
+    with torch.autocast("cuda", enabled=False):  # the loops are of one type, that of the weights
+        return _loops(layers, x.to(before["h"].dtype), time, before)
 
 
 def zeros(layers: nn.RNNBase, x: Tensor, count: int) -> States:
@@ -102,8 +115,9 @@ def _direction(
     parameters = {name: getattr(layers, f"{name}_{suffix}") for name in _PARAMETERS}
     weight, bias = parameters["weight_ih"], parameters["bias_ih"]
     turned, turned_bias = parameters["weight_hh"], parameters["bias_hh"]
-    if isinstance(layers, nn.GRU):
-        return (Gru.apply(F.linear(x, weight, bias), turned, turned_bias, *initial, time),)
+    if isinstance(layers, nn.GRU | ResetBefore):
+        gru = Gru if isinstance(layers, nn.GRU) else GruResetBefore
+        return (gru.apply(F.linear(x, weight, bias), turned, turned_bias, *initial, time),)
     gates = F.linear(x, weight, bias + turned_bias)
     if isinstance(layers, nn.LSTM):
         return Lstm.apply(gates, turned, *initial, time)
@@ -130,7 +144,7 @@ def one_step(layers: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, Sta
 
     For layers of one direction, where the input of a step depends on the step before it.
     """
-    cell = _CELLS[layers.mode]
+    cell = _CELLS["RESET_BEFORE" if isinstance(layers, ResetBefore) else layers.mode]
     found: dict[str, list[Tensor]] = {name: [] for name in states}
     for layer in range(layers.num_layers):
         if layer:
@@ -145,9 +159,21 @@ def one_step(layers: nn.RNNBase, x: Tensor, states: States) -> tuple[Tensor, Sta
     return x, {name: torch.stack(parts, 1) for name, parts in found.items()}
 
 
+def _step_before(x: Tensor, h: Tensor, *parameters: Tensor) -> Tensor:
+    """Return the states (S, C) after a step of `ResetBefore`."""
+    weight, turned, bias, turned_bias = parameters
+    cut = [2 * h.shape[1], h.shape[1]]
+    of_both, of_new = turned.split(cut)
+    both, new = F.linear(x, weight, bias + turned_bias).split(cut, 1)
+    r, z = torch.sigmoid(both + F.linear(h, of_both)).chunk(2, 1)
+    n = torch.tanh(new + F.linear(r * h, of_new))
+    return n + z * (h - n)
+
+
 _CELLS: dict[str, Callable[..., Tensor | tuple[Tensor, Tensor]]] = {
     "LSTM": torch.lstm_cell,
     "GRU": torch.gru_cell,
+    "RESET_BEFORE": _step_before,
     "RNN_TANH": torch.rnn_tanh_cell,
     "RNN_RELU": torch.rnn_relu_cell,
 }

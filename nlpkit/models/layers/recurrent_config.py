@@ -13,6 +13,11 @@ from nlpkit.config import Layers, Size
 from nlpkit.models.config import ModelConfig
 
 Cell = Literal["rnn", "lstm", "gru"]
+Reset = Literal["before", "after"]
+RESET_OF_GRU = (
+    "when the reset gate of a GRU multiplies the state: before the matrix (Cho et al. 2014) or "
+    "after it (torch)"
+)
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding", "output_embedding", "token_bias")  # first dimension: vocabulary
 

@@ -8,8 +8,9 @@ computed anew for each step, by attention to all states of the encoder. So the t
 - c as the input of each step: `context: every_step, previous_output: false`
 - c and the previous output at each step: `context: every_step`
 - Sutskever et al. 2014 (arXiv:1409.3215): `context: initial_state`
-- Cho et al. 2014 (arXiv:1406.1078): `context: both`
-- Bahdanau et al. 2014 (arXiv:1409.0473): `context: both, score: additive, num_directions: 2`
+- Cho et al. 2014 (arXiv:1406.1078): `context: both, cell: gru, reset: before`
+- Bahdanau et al. 2014 (arXiv:1409.0473): `context: both, score: additive, num_directions: 2`, the
+  cell as Cho's
 - Luong et al. 2015 (arXiv:1508.04025): `context: initial_state` with a `score`
 
 The layout on disk is nlpkit's own.
@@ -20,7 +21,7 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.layers.recurrent_config import Cell, CellsConfig
+from nlpkit.models.layers.recurrent_config import RESET_OF_GRU, Cell, CellsConfig, Reset
 
 MODEL_TYPE = "seq2seq"  # in config.json; transformers has no such family
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
@@ -37,6 +38,7 @@ class Config(CellsConfig):
     width_per_layer: ClassVar[int] = 256
 
     cell: Cell = Field("lstm", description="of encoder and decoder: rnn, lstm or gru")
+    reset: Reset = Field("after", description=RESET_OF_GRU)
     hidden_size: Size = Field(
         500, description="width of the decoder's states, and of each direction's"
     )
@@ -72,7 +74,8 @@ class Config(CellsConfig):
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
-        return {"window_size": "with window global"} if self.window == "global" else {}
+        why = {"window_size": "with window global"} if self.window == "global" else {}
+        return why if self.cell == "gru" else why | {"reset": f"with cell {self.cell}"}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
