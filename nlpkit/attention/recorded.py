@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nlpkit.attention import Attend
 from nlpkit.errors import Unsupported
 
+_LAYERS = ("layers", "blocks")  # names of lists of layers, of models that have one
 _CLOSE = 1e-4  # of two ways to find the same weight, in float32
 
 
@@ -29,10 +30,11 @@ class Weights:
     @property
     def title(self) -> str:
         """The layer for people."""
-        side = next((side for side in ("encoder", "decoder") if self.name.startswith(side)), "")
-        cross = "cross attention of" if "cross" in self.name else ""
+        part, _, rest = self.name.partition(".")
+        part = f"{part} " if rest and part not in _LAYERS else ""
+        cross = "cross attention of " if "cross" in self.name else ""
         stream = f", stream {self.call}" if self.call > 1 else ""
-        return " ".join(filter(None, (cross, side, f"layer {self.layer}"))) + stream
+        return f"{cross}{part}layer {self.layer}{stream}"
 
 
 @dataclass

@@ -13,7 +13,9 @@ import numpy as np
 import torch
 
 from nlpkit.attention.recorded import Weights, record
-from nlpkit.contracts.batch import Batch
+from nlpkit.contracts.abilities import Generative, ReadsSource
+from nlpkit.contracts.batch import SOURCE_LENGTHS, Batch
+from nlpkit.contracts.family_model import Aligned
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import whole_file
 from nlpkit.errors import UsageError
@@ -78,7 +80,8 @@ def _compute(evaluation: Evaluation, sentence: str | None) -> list[Layer]:
         # Without `rows`: the last layer computes all states.
         model(batch.lengths, **{name: given[name] for name in opened.objective.inputs})
     if not found:
-        raise UsageError(f"--attention: family {opened.part.family} has no attention to draw")
+        hint = "; FILE.png draws that to its source" if isinstance(model, Aligned) else ""
+        raise UsageError(f"--attention: no layer of {opened.part.family} has heads to draw{hint}")
     batch = to_device(batch, torch.device("cpu"))
     tokens = _show(opened.tokenizer, batch.fields.get("input_ids"), sum(batch.lengths))
     sources = batch.fields.get("source_ids")
@@ -97,7 +100,17 @@ def _find_example(evaluation: Evaluation) -> Batch:
 
 
 def _read(opened: Opened, sentence: str) -> Batch:
-    """Return a sentence as the model reads it when it scores texts, but with no token masked."""
+    """Return a sentence as the model reads it when it scores texts, but with no token masked.
+
+    Where it reads a source, the sentence is the source, of which nothing is written yet.
+    """
+    objective = opened.objective
+    if isinstance(objective, ReadsSource) and isinstance(objective, Generative):
+        prompt = objective.continue_text(objective.encode_input(sentence), 1)
+        source = {name: torch.from_numpy(np.array(value)) for name, value in prompt.source.items()}
+        given = {name: torch.from_numpy(np.array(value)) for name, value in prompt.given.items()}
+        sizes = {SOURCE_LENGTHS: (len(source["source_ids"]),)}
+        return Batch({**given, **source, **sizes}, (len(given["input_ids"]),), progress=1.0)
     scorer = Likelihood(opened)
     (text,) = scorer.encode([sentence])
     if not 0 < len(text.ids) <= min(READABLE, scorer.max_text):

@@ -40,7 +40,7 @@ def test_recorded_weights_are_those_of_transformers(family: str, tmp_path: Path)
     with torch.no_grad():
         given = [row[None] for row in ids.split(LENGTHS)]
         expected = [theirs(row, output_attentions=True).attentions for row in given]
-    assert [each.layer for each in found] == [1, 2]
+    assert [each.title for each in found] == ["layer 1", "layer 2"]
     start = 0
     for number, length in enumerate(LENGTHS):
         stop = start + length

@@ -70,3 +70,19 @@ def test_entropy_of_a_head_is_that_of_its_rows() -> None:
     weights = np.stack([np.full((2, 4), 0.25), np.eye(2, 4)])
     found = Layer("layer 1", weights, [], []).entropies
     np.testing.assert_allclose(found, [math.log(4), 0])
+
+
+def test_sentence_is_the_source_of_an_encoder_decoder(tmp_path: Path) -> None:
+    sizes = ("hidden_size=16", "intermediate_size=16", "num_layers=1", "num_heads=2")
+    sets = [word for size in sizes for word in ("--set", f"model.{size}")]
+    sets += ["--set", "train.steps=1", "--set", "train.warmup_steps=0"]
+    done = _tiny.command("pretrain", "transformer", *sets, "--out", tmp_path / "run", "-q")
+    assert done.returncode == 0, done.stderr
+    page = tmp_path / "a.html"
+    done = _tiny.command("eval", tmp_path / "run", "--attention", page, "--sentence", "你好", "-q")
+    assert done.returncode == 0, done.stderr
+    titles = ["encoder layer 1", "decoder layer 1", "cross attention of decoder layer 1"]
+    assert [layer["title"] for layer in _layers(page)] == titles
+    encoder, _, cross = _layers(page)
+    assert encoder["queries"] == encoder["keys"] == cross["keys"]
+    assert len(cross["queries"]) == 1
