@@ -6,7 +6,7 @@ an int may stand for a float, nothing else is converted. Paths are `str`.
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -35,6 +35,9 @@ VocabSize = Annotated[int, Field(le=10_000_000)]
 Workers = Annotated[int, Field(le=1024)]
 # `length ** this` is a number, and not 0, for every length.
 LengthPenalty = Annotated[float, Field(ge=-20, le=20)]
+# What a beam's log-probability is divided by: length ** penalty, or Google's (Wu et al. 2016,
+# arXiv:1609.08144, eq. 14; Vaswani et al. 2017), ((5 + length) / 6) ** penalty.
+LengthPenaltyForm = Literal["power", "gnmt"]
 # The limits of a number that has none of its own: an int is one of C, and a float times the factors
 # of optimizers is still one of torch (float32).
 LARGEST: dict[str, float] = {"int": 2**31 - 1, "float": 1e30}

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nlpkit.commands._checkpoint import make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, option, shared
@@ -43,6 +43,10 @@ class Answers:
     length_penalty: float | None = option(
         "--length-penalty X",
         "rank beams by log-probability / length ** X; default: eval.length_penalty, or 1",
+    )
+    length_penalty_form: Literal["power", "gnmt"] | None = option(
+        "--length-penalty-form FORM",
+        "power, or gnmt: / ((5 + length) / 6) ** X; default: eval.length_penalty_form, or power",
     )
     max_new_tokens: int | None = option("--max-new-tokens N", "of each generated answer", min=1)
 

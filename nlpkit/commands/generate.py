@@ -3,7 +3,7 @@
 import sys
 import time
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from nlpkit.commands._checkpoint import make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
@@ -38,6 +38,11 @@ class Decoding:
     )
     length_penalty: float = option(
         "--length-penalty X", "rank beams by log-probability / length ** X", default=1.0
+    )
+    length_penalty_form: Literal["power", "gnmt"] = option(
+        "--length-penalty-form FORM",
+        "power, or gnmt, Google's: / ((5 + length) / 6) ** X",
+        default="power",
     )
     temperature: float | None = option("--temperature X", "sample, with the logits divided by X")
     top_k: int | None = option("--top-k K", "sample from the K likeliest tokens")
@@ -88,7 +93,7 @@ def command(
     Each line of input gives one line of output, in the same order, as soon as it is ready. In an
     output, a newline is written as \\n, a carriage return as \\r, a tab as \\t and a backslash as
     \\\\. With --json a line is an object with input, output, score (the log-probability; of beams
-    divided by length ** penalty), tokens and finish (stop or length).
+    divided by the length penalty), tokens and finish (stop or length).
 
     Decoding is greedy, unless --beam or one of --temperature, --top-k, --top-p is given. If an
     input is too long, its beginning is left out (with blanks: the tokens farthest before them, then

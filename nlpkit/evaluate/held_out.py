@@ -215,6 +215,8 @@ def _sign(scored: Mapping[str, tuple[float | None, str]], generation: Settings) 
     decoding = [f"beam:{generation.beam}"]
     if generation.beam > 1:
         decoding.append(f"length_penalty:{generation.length_penalty:g}")
+        if generation.length_penalty_form != "power":
+            decoding.append(f"length_penalty_form:{generation.length_penalty_form}")
     if generation.max_new_tokens:
         decoding.append(f"max_new_tokens:{generation.max_new_tokens}")
     return found | {"generation": "|".join(decoding)}

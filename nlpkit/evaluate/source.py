@@ -94,7 +94,7 @@ def find_data(
     if resolved is None:
         return Source(inputs, config, part, cache, 0)
     scored = resolved.recipe.eval
-    generation = scored.model_dump(include={"beam", "length_penalty"})
+    generation = scored.model_dump(include={"beam", "length_penalty", "length_penalty_form"})
     return Source(inputs, config, part, cache, resolved.recipe.seed, scored.metrics, generation)
 
 

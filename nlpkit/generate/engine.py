@@ -163,7 +163,7 @@ class _Engine:
             # The seed does not depend on the other inputs of the batch.
             draws = np.random.default_rng((settings.seed, number, copy))
         elif settings.beam > 1:
-            beam = Beam(settings.beam, settings.length_penalty, len(prompt.predicted_from))
+            beam = Beam(settings.beam, settings.divisor, len(prompt.predicted_from))
         return Request(number, prompt, draws, beam, kept=kept)
 
     def _width(self, active: ActiveBatch) -> int:

@@ -41,12 +41,12 @@ class Beam:
 
     `running`: (log-probability, ids) of N beams; `finished`: at most N answers, best first. The
     rule is that of transformers 5 with `early_stopping=False`: the search stops when N answers are
-    finished and the score of the best beam, divided by its *current* length ** length_penalty, is
-    no better than the worst answer.
+    finished and the score of the best beam, divided by the `divisor` of its *current* length, is no
+    better than the worst answer.
     """
 
-    def __init__(self, width: int, length_penalty: float, max_new_tokens: int):
-        self.width, self.length_penalty = width, length_penalty
+    def __init__(self, width: int, divisor: Callable[[int], float], max_new_tokens: int):
+        self.width, self.divisor = width, divisor
         self.max_new_tokens = max_new_tokens
         self.running: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
         self.finished: list[Answer] = []
@@ -76,7 +76,7 @@ class Beam:
                 if rank < self.width:
                     kept = ids[:-1] if ended else ids
                     stopped = ended or is_stop(ids)
-                    new.append(Answer(kept, score / length**self.length_penalty, stopped))
+                    new.append(Answer(kept, score / self.divisor(length), stopped))
             elif len(running) < self.width:
                 parents.append(beam)
                 running.append((score, ids))
@@ -92,7 +92,7 @@ class Beam:
     def _may_improve(self, length: int) -> bool:
         if len(self.finished) < self.width:
             return True
-        return self.running[0][0] / length**self.length_penalty > self.finished[-1].score
+        return self.running[0][0] / self.divisor(length) > self.finished[-1].score
 
 
 @dataclass

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from nlpkit.config import FrozenConfig, LengthPenalty
+from nlpkit.config import FrozenConfig, LengthPenalty, LengthPenaltyForm
 
 # Logits that are divided or multiplied by it stay finite.
 Factor = Annotated[float, Field(ge=1e-10, le=1e10)]
@@ -21,6 +21,9 @@ class Settings(FrozenConfig):
     nbest: int = Field(1, ge=1, description="answers for each input, best first")
     length_penalty: LengthPenalty = Field(
         1.0, description="beams are ranked by log-probability / length ** this"
+    )
+    length_penalty_form: LengthPenaltyForm = Field(
+        "power", description="gnmt: they are by log-probability / ((5 + length) / 6) ** this"
     )
     temperature: Factor | None = Field(None, description="sampling: divides the logits")
     top_k: int | None = Field(None, ge=1, description="sampling: only from the k most probable")
@@ -53,9 +56,15 @@ class Settings(FrozenConfig):
         """Return whether tokens are drawn."""
         return not (self.temperature is None and self.top_k is None and self.top_p is None)
 
+    def divisor(self, length: int) -> float:
+        """Return what the log-probability of a beam of this length is divided by."""
+        base = length if self.length_penalty_form == "power" else (5 + length) / 6
+        return float(base**self.length_penalty)
+
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
-        greedy = {} if self.beam > 1 else {"length_penalty": "without --beam"}
+        of_beams = ("length_penalty", "length_penalty_form") if self.beam == 1 else ()
+        greedy = dict.fromkeys(of_beams, "without --beam")
         window = "without --repetition-penalty"
         repeated = {"repetition_window": window} if self.repetition_penalty == 1 else {}
         drawn = {} if self.samples else {"seed": "without --temperature, --top-k or --top-p"}

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from nlpkit.config import FrozenConfig, LengthPenalty
+from nlpkit.config import FrozenConfig, LengthPenalty, LengthPenaltyForm
 from nlpkit.score.named import WrongScore, is_option, split
 
 
@@ -70,6 +70,11 @@ class Config(FrozenConfig):
         "nlpkit eval",
         json_schema_extra={"free": True},
     )
+    length_penalty_form: LengthPenaltyForm = Field(
+        "power",
+        description="gnmt: they are by log-probability / ((5 + length) / 6) ** this",
+        json_schema_extra={"free": True},
+    )
     prompt: Prompt = Field(
         default_factory=Prompt,
         description="how a row is shown as text, for nlpkit shots",
@@ -87,11 +92,8 @@ class Config(FrozenConfig):
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
-        return (
-            {"length_penalty": "with beam 1, without --beam of nlpkit eval"}
-            if self.beam == 1
-            else {}
-        )
+        of_beams = ("length_penalty", "length_penalty_form") if self.beam == 1 else ()
+        return dict.fromkeys(of_beams, "with beam 1, without --beam of nlpkit eval")
 
     @field_validator("metrics")
     @classmethod

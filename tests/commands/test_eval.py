@@ -131,6 +131,12 @@ def test_eval_predictions_are_in_row_order_and_score_gives_their_figures(
     [
         ("nlg", ("--length-penalty", "0.5"), ["--length-penalty: has no effect without --beam"]),
         ("nlg", ("--length-penalty", "0.5", "--beam", "2", "--max-new-tokens", "2"), []),
+        ("nlg", ("--length-penalty-form", "gnmt", "--beam", "2", "--max-new-tokens", "2"), []),
+        (
+            "nlg",
+            ("--length-penalty-form", "gnmt"),
+            ["--length-penalty-form: has no effect without --beam"],
+        ),
         (
             "classes",
             ("--beam", "2", "--max-new-tokens", "2"),

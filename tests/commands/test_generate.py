@@ -52,6 +52,11 @@ def command(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
         ((), []),
         (("--length-penalty", "1.0", "--seed", "0"), []),  # the defaults
         (("--beam", "2", "--length-penalty", "2"), []),
+        (("--beam", "2", "--length-penalty-form", "gnmt"), []),
+        (
+            ("--length-penalty-form", "gnmt"),
+            ["--length-penalty-form: has no effect without --beam"],
+        ),
         (("--top-k", "2", "--seed", "3"), []),
         (("--repetition-penalty", "2", "--repetition-window", "3"), []),
         (("--repetition-window", "3"), ["--repetition-window: has no effect without "

@@ -499,8 +499,26 @@ def test_generate_stop_text_in_every_beam_ends_the_search(gpts) -> None:
         assert all(answer.ended for answer in answers)
 
 
+def test_penalty_of_gnmt_is_that_of_the_paper(gpts) -> None:
+    # Wu et al. 2016, eq. 14, with the log-probabilities that a penalty of 0 leaves as they are.
+    wide = {"beam": 8, "nbest": 8}
+    sums = _ours(gpts, _texts(), length_penalty=0.0, **wide)
+    found = _ours(gpts, _texts(), length_penalty=0.6, length_penalty_form="gnmt", **wide)
+    compared = set()
+    for answers, plain in zip(found, sums, strict=True):
+        assert [one.score for one in answers] == sorted((a.score for a in answers), reverse=True)
+        total = {one.ids: one.score for one in plain}
+        for answer in [one for one in answers if one.ids in total]:
+            length = len(answer.ids) + answer.ended  # with the end token
+            expected = total[answer.ids] / ((5 + length) ** 0.6 / 6**0.6)
+            assert answer.score == pytest.approx(expected, rel=1e-5)
+            compared.add(length)
+    assert len(compared) > 2
+    assert Settings(length_penalty=0.6, beam=2).divisor(3) == 3**0.6
+
+
 def test_beam_that_stop_texts_leave_alone_goes_on_beside_dead_ones() -> None:
-    beam = Beam(3, 1.0, 5)
+    beam = Beam(3, float, 5)
     scores = (-1.0, -2.0, -3.0, -4.0, -5.0, -6.0)
     candidates = [(score, 0, token) for token, score in enumerate(scores)]
     parents = beam.step(candidates, lambda token: False, lambda ids: ids[-1] != 1)

@@ -28,7 +28,7 @@ tokenizer: {kind: bpe, vocab_size: 500}
 objective: {name: seq2seq}
 data: {train: {files: [a.en, a.zh]}, format: parallel}
 train: {steps: 9, schedule: constant}
-eval: {length_penalty: 0.6}
+eval: {length_penalty: 0.6, length_penalty_form: gnmt}
 """
 LAYERS = "attention={layers: [{kind: fixed, pattern: fa1, summary: 8}, {kind: causal}]}"
 SHORT = "with beam 1, without --beam of nlpkit eval"
@@ -57,12 +57,18 @@ def resolve(text: str, *overrides: str) -> Resolved:
             [
                 "r.yaml:2:39: model.window_size: has no effect with window global",
                 f"r.yaml:7:24: eval.length_penalty: has no effect {SHORT}",
+                f"r.yaml:7:50: eval.length_penalty_form: has no effect {SHORT}",
             ],
         ),
         (
             PAIRS,
             (
-                *("model.window_size=10", "eval.length_penalty=1.0", "train.optimizer=sgd"),
+                *(
+                    "model.window_size=10",
+                    "eval.length_penalty=1.0",
+                    "eval.length_penalty_form=power",
+                    "train.optimizer=sgd",
+                ),
                 *("train.beta2=0.95", "train.decay_ratio=0.5", "train.average.name=ema"),
                 "train.average.every=3",
             ),
@@ -76,7 +82,11 @@ def resolve(text: str, *overrides: str) -> Resolved:
         (CLM, ("train.schedule=cosine", "eval.beam=1", "attention.form=local"), []),
         (PAIRS, ("model.window=local_m", "eval.beam=2"), []),
         # The default changes nothing.
-        (PAIRS, ("model.window_size=10", "eval.length_penalty=1.0"), []),
+        (
+            PAIRS,
+            ("model.window_size=10", "eval.length_penalty=1.0", "eval.length_penalty_form=power"),
+            [],
+        ),
         # From the command line, in a list.
         (
             CLM,
