@@ -20,6 +20,7 @@ from transformers import (
 from nlpkit.checkpoints import hf_layout, hf_writing, peft_layout
 from nlpkit.models import (
     albert,
+    bart,
     bert,
     cpm_ant,
     electra,
@@ -71,11 +72,12 @@ TRANSPOSED |= dict.fromkeys(ENCODERS, False)
 _PLAIN = {name: size for name, size in _ENCODER.items() if name != "intermediate_size"}
 CONFIGS |= {
     "xlnet": xlnet.Config(**_ENCODER),
+    "bart": bart.Config(**_ENCODER),
     "t5": t5.Config(**_ENCODER, head_dim=8),
     "transformer": transformer.Config(**_ENCODER),
     "xlm": xlm.Config(**_PLAIN),
 }
-TRANSPOSED |= dict.fromkeys(("xlnet", "t5", "transformer", "xlm"), False)
+TRANSPOSED |= dict.fromkeys(("xlnet", "bart", "t5", "transformer", "xlm"), False)
 CONFIGS["vit"], TRANSPOSED["vit"] = vit.Config(**_ENCODER, image_size=8, patch_size=4), False
 IDS = torch.arange(11, 31)
 
@@ -101,7 +103,7 @@ def theirs(family: str, directory: Path) -> nn.Module:
     kind: Any = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
     if family == "vit":
         kind = AutoModelForImageClassification
-    if family in ("t5", "transformer"):
+    if family in ("bart", "t5", "transformer"):
         kind = AutoModelForSeq2SeqLM
     # Marian's default is an id of its own vocabulary.
     more = {"pad_token_id": 0} if family == "transformer" else {}

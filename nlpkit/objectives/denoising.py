@@ -113,7 +113,7 @@ class Objective(SourceTarget, TextObjective):
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
-        return (*model_config.target_tokens, model_config.mask_token)
+        return (*super().special_tokens(config, model_config), model_config.mask_token)
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:

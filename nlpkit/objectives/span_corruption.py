@@ -77,7 +77,7 @@ class Objective(SourceTarget, TextObjective):
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
-        return (*model_config.target_tokens, *SENTINELS)
+        return (*super().special_tokens(config, model_config), *SENTINELS)
 
     def sizes(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of noise and the spans of pieces of these lengths."""

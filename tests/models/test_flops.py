@@ -65,6 +65,7 @@ def test_sources_count_in_the_encoder_and_as_keys_and_values() -> None:
     seen = 3 * (PAIRS + 49 + 5 * 7)
     expected = 5 * of_target + 7 * of_source + 2 * C * seen + 4 * V * C
     assert _products("transformer", [5], 4, (7,)) == expected
+    assert _products("bart", [5], 4, (7,)) == expected
     # T5's heads may be of any width, 4 x 6 here.
     of_target, of_source = 3 * (6 * C * 24 + 2 * C * F), 3 * (6 * C * 24 + 2 * C * F)
     expected = 5 * of_target + 7 * of_source + 2 * 24 * seen + 4 * V * C

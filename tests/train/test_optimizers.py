@@ -116,6 +116,7 @@ BY_HAND: dict[str, tuple[dict[str, Any], dict[int, int]]] = {
     "electra": ({}, {1: 2 * 2 * 6}),  # generator and discriminator
     "xlnet": ({}, {1: 2 * 6}),  # four of them kept by heads
     "vit": ({}, {1: 2 * 6}),
+    "bart": ({}, {1: 2 * (4 + 2) + 2 * (8 + 2)}),
     "t5": ({}, {1: 2 * (4 + 2) + 2 * (8 + 2)}),  # encoder; decoder with cross attention
     "lstm": ({}, {4: 2 * 2}),  # from below and from before, of four gates
     "gru": ({}, {3: 2 * 2}),

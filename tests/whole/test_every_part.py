@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The recipe of a family, and that of an objective, where it has another name.
 FAMILIES = {"gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
-    "classification": "gpt1_classify", "clm": "gpt2", "denoising": "t5",
+    "classification": "gpt1_classify", "clm": "gpt2", "denoising": "bart",
     "entailment": "gpt1_entail",
     "generation": "lstm_label", "image_classification": "vit", "mlm": "roberta",
     "multiple_choice": "gpt1_choice", "nsp": "bert", "plm": "xlnet", "prefix_lm": "gpt2",
@@ -120,8 +120,8 @@ def test_every_cell_of_the_table_of_objectives_and_families(
 
 # The families that take a kind; others may refuse it.
 DECODERS, ENCODERS = {"gpt", "gpt2"}, {"albert", "bert", "electra", "roberta", "xlm"}
-CAUSAL = DECODERS | {"roberta", "xlm", "t5", "transformer"}
-EITHER = DECODERS | ENCODERS | {"t5", "transformer"}
+CAUSAL = DECODERS | {"roberta", "xlm", "bart", "t5", "transformer"}
+EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}
 TAKEN: dict[str, set[str]] = {
     **dict.fromkeys(["causal", "fixed", "local_window", "relative_bias_causal", "strided"], CAUSAL),
     **dict.fromkeys(["aft", "block_local", "linear", "memory_compressed"], EITHER),

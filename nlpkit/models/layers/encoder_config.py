@@ -4,7 +4,7 @@ Defaults are those of BERT's base model (Devlin et al. 2018, arXiv 1810.04805) a
 Transformer's (Vaswani et al. 2017, arXiv 1706.03762); a family overrides what differs.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -93,3 +93,25 @@ class EncoderDecoderConfig(ModelConfig):
         if choice.visibility != "causal":
             return "the decoder needs a kind that sees nothing to the right"
         return super().refuses_attention(choice)
+
+
+class PostNormPairConfig(EncoderDecoderConfig):
+    """Sizes of an encoder and a decoder with norms after the layers, and positions."""
+
+    rate_share: ClassVar[float] = POST_NORM_RATE
+
+    max_positions: Size = Field(512, description="the longest source and the longest target")
+    hidden_act: Literal["relu", "gelu", "gelu_new", "swish"] = Field(
+        "relu", description="activation, as transformers names it"
+    )
+    output_bias: bool = Field(False, description="whether each token has a bias in the output")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "PostNormPairConfig":
+        check_heads(self.num_heads, self.hidden_size)
+        return self
+
+    @property
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
+        """Each token of the target sees itself and those before it."""
+        return (AttentionChoice.of("causal"),)

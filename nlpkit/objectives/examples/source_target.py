@@ -44,7 +44,7 @@ class SourceTarget:
 
     @classmethod
     def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
-        return model_config.target_tokens
+        return tuple(dict.fromkeys(model_config.target_tokens))
 
     def bind(
         self, tokenizer: Extendable, model_config: ModelSettings, words: tuple[str, ...] = ()
@@ -67,9 +67,9 @@ class SourceTarget:
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
-        """Tokens that are no target."""
+        """Tokens that are no target; an end token may also be what targets begin with."""
         ids = (self.begin, self.tokenizer.pad_id, self.tokenizer.unk_id)
-        return tuple(dict.fromkeys(token_id for token_id in ids if token_id is not None))
+        return tuple(dict.fromkeys(each for each in ids if each not in (None, self.end)))
 
     def made(self, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
         """Return the example of a source (S - 1,) and a target (T - 1,) without end tokens.
