@@ -30,6 +30,13 @@ VARIANTS = {
                                "num_directions": 2, "reset": "before"},
     "Bahdanau": {"score": "additive", "context": "both", "cell": "gru", "num_directions": 2},
     "Bahdanau, no first state": {"score": "general", "context": "every_step", "cell": "rnn"},
+    "own first state": {"score": None, "context": "every_step", "first_state": "learned"},
+    "attention, own first state": {"score": "dot", "context": "every_step",
+                                   "first_state": "learned", "cell": "rnn", "joined": "sum"},
+    "concat": {"score": "general", "num_directions": 2, "joined": "concat"},
+    "concat, fed": {"score": "dot", "joined": "concat", "input_feeding": True},
+    "sum": {"score": "dot", "joined": "sum", "embedding_size": 5},
+    "the document's five steps": {"score": "dot", "context": "both", "joined": "concat"},
     "dot": {"score": "dot"},
     "general": {"score": "general", "num_directions": 2, "embedding_size": 5},
     "additive": {"score": "additive", "tie_embeddings": False},
@@ -39,7 +46,7 @@ VARIANTS = {
     "all": {"score": "additive", "window": "local_p", "window_size": 2, "input_feeding": True,
             "context": "both", "num_directions": 2},
 }  # fmt: skip
-STEPWISE = ("Sutskever", "Cho", "general", "Bahdanau", "input feeding")
+STEPWISE = ("Sutskever", "Cho", "general", "Bahdanau", "input feeding", "concat", "own first state")
 
 
 def _model(variant: str, **more: object) -> Model:
@@ -113,6 +120,8 @@ def _reference(
     c = torch.cat([*final["h"][-many:, 0]])
     if config.context == "every_step":
         now = {name: torch.zeros(config.num_layers, 1, config.hidden_size) for name in final}
+        for name, learned in model.decoder.first.items():
+            now[name] = torch.stack(learned.chunk(config.num_layers))[:, None]
     else:
         now = {}
         for name, part in final.items():
@@ -121,7 +130,8 @@ def _reference(
                 rows = [model.bridge[name](row) for row in rows]
                 rows = [torch.tanh(row) for row in rows] if name == "h" else rows
             now[name] = torch.stack(rows)[:, None]
-    fed, hidden, weights = torch.zeros(config.hidden_size), [], []
+    wide = config.hidden_size * (1 + many * (config.joined == "concat"))
+    fed, hidden, weights = torch.zeros(wide), [], []
     for t, token in enumerate(target.tolist()):
         if forced is not None and t and not forced[t]:
             token = int(model.logits(hidden[-1][None]).argmax())
@@ -140,7 +150,10 @@ def _reference(
             if not config.attends_before:
                 weights.append(_weights(model, state, states, t))
                 c = weights[-1] @ states
-            state = torch.tanh(model.decoder.combine.weight @ torch.cat([c, state]))
+            both = torch.cat([c, state])
+            tanh = config.joined == "tanh"
+            state = torch.tanh(model.decoder.combine.weight @ both) if tanh else both
+            state = c + out[0] if config.joined == "sum" else state
         fed = state
         hidden.append(state)
     return torch.stack(hidden), torch.stack(weights) if weights else None
@@ -248,7 +261,7 @@ def test_no_pair_moves_another_by_a_bit(variant) -> None:
     assert same == [True, False, True, True]
 
 
-@pytest.mark.parametrize("variant", ["general", "Bahdanau", "Cho"])
+@pytest.mark.parametrize("variant", ["general", "Bahdanau", "Cho", "concat", "own first state"])
 def test_mixed_precision_trains_all_parameters(variant) -> None:
     model = _model(variant).train()
     forced = torch.arange(sum(LENGTHS)) % 2 == 0
@@ -264,7 +277,7 @@ def test_mixed_precision_trains_all_parameters(variant) -> None:
     assert loss.item() == pytest.approx(expected.item(), rel=0.05)
 
 
-@pytest.mark.parametrize("variant", ["every step", "general", "additive", "all"])
+@pytest.mark.parametrize("variant", ["every step", "own first state", "concat", "additive", "all"])
 def test_layout_of_its_own_says_so_and_comes_back_exactly(variant, tmp_path) -> None:
     model = _model(variant)
     settings, tensors = to_hf("seq2seq", model.config, model.state_dict())
@@ -281,6 +294,7 @@ def test_layout_of_its_own_says_so_and_comes_back_exactly(variant, tmp_path) -> 
     [
         ({"score": None, "window": "local_m"}, "window local_m needs attention"),
         ({"score": None, "input_feeding": True}, "input_feeding needs attention"),
+        ({"joined": "sum", "num_directions": 2}, "sum needs encoder states as wide"),
         ({"score": "dot", "num_directions": 2}, "dot needs encoder states as wide"),
     ],
 )

@@ -5,7 +5,8 @@ gets it, and `previous_output` whether a step also reads the token before. With 
 computed anew for each step, by attention to all states of the encoder. So the textbook models are
 
 - c as the first state only: `context: initial_state, previous_output: false`
-- c as the input of each step: `context: every_step, previous_output: false`
+- c as the input of each step: `context: every_step, previous_output: false`, where the decoder may
+  have its own first state: `first_state: learned`
 - c and the previous output at each step: `context: every_step`
 - Sutskever et al. 2014 (arXiv:1409.3215): `context: initial_state`
 - Cho et al. 2014 (arXiv:1406.1078): `context: both, cell: gru, reset: before`
@@ -49,6 +50,11 @@ class Config(CellsConfig):
     context: Literal["initial_state", "every_step", "both"] = Field(
         "initial_state", description="how the decoder gets the context vector of the source"
     )
+    first_state: Literal["zeros", "learned"] = Field(
+        "zeros",
+        description="the decoder's first state where context is every_step, so that it is not the "
+        "encoder's last one; learned: one for all sources",
+    )
     previous_output: bool = Field(
         True, description="whether each step of the decoder reads the token before"
     )
@@ -68,14 +74,24 @@ class Config(CellsConfig):
     input_feeding: bool = Field(
         False, description="whether a step reads the attentional state of the step before (Luong)"
     )
+    joined: Literal["tanh", "concat", "sum"] = Field(
+        "tanh",
+        description="what predicts a token, from attention's context c and the state h: "
+        "tanh(W [c; h]) (Luong), [c; h] itself, or c + h",
+    )
     dropout: float = Field(
         0.2, ge=0, lt=1, description="on embeddings, between layers and on the last states"
     )
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
-        why = {"window_size": "with window global"} if self.window == "global" else {}
-        return why if self.cell == "gru" else why | {"reset": f"with cell {self.cell}"}
+        unread = {
+            "window_size": (self.window == "global", "with window global"),
+            "reset": (self.cell != "gru", f"with cell {self.cell}"),
+            "first_state": (self.context != "every_step", f"with context {self.context}"),
+            "joined": (self.score is None, "with score null"),
+        }
+        return {name: why for name, (is_unread, why) in unread.items() if is_unread}
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
@@ -86,6 +102,11 @@ class Config(CellsConfig):
             raise ValueError(
                 "score: dot needs encoder states as wide as the decoder's; "
                 "set num_directions: 1, or score: general"
+            )
+        if self.score is not None and self.joined == "sum" and self.num_directions == 2:
+            raise ValueError(
+                "joined: sum needs encoder states as wide as the decoder's; "
+                "set num_directions: 1, or joined: concat"
             )
         return self
 
@@ -99,8 +120,14 @@ class Config(CellsConfig):
         """Width of what a step of the decoder reads; 1, a constant, where it reads nothing."""
         width = self.input_size if self.previous_output else 0
         width += self.source_size if self.context != "initial_state" else 0
-        width += self.hidden_size if self.input_feeding else 0
+        width += self.output_size if self.input_feeding else 0
         return width or 1
+
+    @property
+    def output_size(self) -> int:
+        """Width of what predicts a token."""
+        concatenated = self.score is not None and self.joined == "concat"
+        return self.hidden_size + (self.source_size if concatenated else 0)
 
     @property
     def attends_before(self) -> bool:

@@ -22,10 +22,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.layers.recurrent import States, make_layers, one_step, run
+from nlpkit.models.layers.recurrent import States, make_layers, one_step, run, zeros
 from nlpkit.models.seq2seq import Config
 
-FED = "fed"  # among the states: the attentional state of the step before, (B, C)
+FED = "fed"  # among the states: the attentional state of the step before, (B, output_size)
 
 
 class Source(NamedTuple):
@@ -140,11 +140,17 @@ class Decoder(nn.Module):
         self.alignment = self.combine = None
         if config.score is not None:
             self.alignment = Alignment(config)
-            # h~ = tanh(W_c [c; h]), Luong et al. 2015, eq. 5
-            self.combine = nn.Linear(config.source_size + width, width, bias=False)
+            if config.joined == "tanh":
+                # h~ = tanh(W_c [c; h]), Luong et al. 2015, eq. 5
+                self.combine = nn.Linear(config.source_size + width, width, bias=False)
+        self.first = nn.ParameterDict()
+        if config.context == "every_step" and config.first_state == "learned":
+            for name in zeros(self.cells, torch.empty(0), 1):
+                # A vector, with all layers: biases and the like have no weight decay.
+                self.first[name] = nn.Parameter(torch.zeros(config.num_layers * width))
 
     def forward(self, layout: Layout, tokens: Tokens, source: Source, states: States) -> Decoded:
-        """Return the states (N, C) of the targets; sequences go on from `states`."""
+        """Return what predicts the next tokens, (N, output_size); sequences go on from `states`."""
         time = TimeFirst.of(layout.lengths, layout.device)
         own = tokens.forced is not None and self.config.previous_output
         if own or self.config.input_feeding or self.config.attends_before:
@@ -165,6 +171,13 @@ class Decoder(nn.Module):
         hidden = self._attentional(contexts[row, column], hidden)
         return Decoded(hidden, after, weights[row, column])
 
+    def first_states(self, like: Tensor, count: int) -> States:
+        """Return the states before the first step where the encoder gives none."""
+        states = zeros(self.cells, like, count)
+        for name, learned in self.first.items():
+            states[name] = learned.view(1, *states[name].shape[1:]).expand_as(states[name])
+        return states
+
     def _inputs(self, embedded: Tensor | None, context: Tensor, *fed: Tensor) -> Tensor:
         """Return what steps read, (n, step_size)."""
         parts = [] if embedded is None else [embedded]
@@ -175,9 +188,12 @@ class Decoder(nn.Module):
         return torch.cat(parts, 1) if parts else context.new_ones(len(context), 1)
 
     def _attentional(self, context: Tensor, state: Tensor) -> Tensor:
-        """Return (n, C), what attention and state together say."""
-        assert self.combine is not None
-        return torch.tanh(self.combine(torch.cat([context.to(state.dtype), state], 1)))
+        """Return (n, output_size), what attention and state together say."""
+        context = context.to(state.dtype)
+        if self.config.joined == "sum":
+            return context + state
+        both = torch.cat([context, state], 1)
+        return both if self.combine is None else torch.tanh(self.combine(both))
 
     def _stepwise(
         self, layout: Layout, time: TimeFirst, tokens: Tokens, source: Source, states: States
@@ -187,7 +203,7 @@ class Decoder(nn.Module):
         forced = None if tokens.forced is None else tokens.forced[time.order]
         now = {name: part[time.rows] for name, part in states.items()}
         if FED not in now:
-            now[FED] = now["h"].new_zeros(len(time.rows), self.config.hidden_size)
+            now[FED] = now["h"].new_zeros(len(time.rows), self.config.output_size)
         hidden: list[Tensor] = []
         weights: list[Tensor] = []
         for here, _ in time.steps():

@@ -20,7 +20,7 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.formats.hf_format import own_format
 from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import TimeFirst
-from nlpkit.models.layers.recurrent import RecurrentHead, make_layers, run, zeros
+from nlpkit.models.layers.recurrent import RecurrentHead, make_layers, run
 from nlpkit.models.seq2seq import VOCABULARY, Config
 from nlpkit.models.seq2seq.decoder import Decoder, Source, Tokens
 
@@ -47,7 +47,7 @@ class Model(RecurrentHead):
             names = ("h", "c") if config.cell == "lstm" else ("h",)
             self.bridge.update({name: nn.Linear(2 * width, width) for name in names})
         self.decoder = Decoder(config)
-        self.make_recurrent_output(config, vocab_size, width)
+        self.make_recurrent_output(config, vocab_size, config.output_size)
         if self.source_embedding is not None:
             nn.init.normal_(self.source_embedding, std=config.init_std)
 
@@ -61,7 +61,7 @@ class Model(RecurrentHead):
         cache: Cache | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return the states (N, C) of the targets that predict their next tokens.
+        """Return the states (N, output_size) of the targets that predict their next tokens.
 
         Args:
             input_ids: (N,) int64, sequence i the target of source i.
@@ -128,7 +128,7 @@ class Model(RecurrentHead):
             for name, packed in (("values", values), ("keys", align.keys(values))):
                 kept.ragged(name).extend(packed.split(tuple(source_lengths)))
         if config.context == "every_step":
-            last = zeros(self.decoder.cells, values, len(time.rows))
+            last = self.decoder.first_states(values, len(time.rows))
         for name, layer in self.bridge.items():
             made = layer(last[name])
             last[name] = torch.tanh(made) if name == "h" else made
