@@ -26,8 +26,8 @@ from nlpkit.data.documents import read_documents
 from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.pack import collate, plan_bins
 from nlpkit.models import lora
+from nlpkit.models.adapter_config import Config as LoraConfig
 from nlpkit.models.cpm_ant import model as family
-from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives import cpm_ant as objective_file
 from nlpkit.tokenizers import cpm_ant as tokenizer_file
 from nlpkit.train.machine import configure_allocator, to_device

@@ -35,8 +35,8 @@ from nlpkit.models import (
     xlm,
     xlnet,
 )
+from nlpkit.models.adapter_config import Config
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
-from nlpkit.models.lora_config import Config
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
 from tests import _tiny
 from tests._formats import to_hf

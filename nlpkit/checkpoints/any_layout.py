@@ -94,14 +94,17 @@ def _find_settings(weights: Path, module: Any) -> Path:
     return candidates[0]
 
 
-def read(path: Path, family: str | None = None) -> hf_layout.Content:
+def read(path: Path, family: str | None = None, *, prompts: bool = False) -> hf_layout.Content:
     """Return `config.json` and tensors of a checkpoint, with adapters merged.
 
     Args:
         family: the family that reads the checkpoint; None: the one that the checkpoint names.
+        prompts: whether the caller gives the model the soft prompt of the checkpoint, if it has
+            one (`prompt_layout.read_rows`).
 
     Raises:
         FileError: a file is missing or damaged, or the files do not fit together.
+        UsageError: the checkpoint has a soft prompt, and not `prompts`.
     """
     release = find_original(path)
     if release is not None:
@@ -111,8 +114,15 @@ def read(path: Path, family: str | None = None) -> hf_layout.Content:
         return _read(path, family)[1]
     base_path = _find_base(path, adapter)
     name, content = _read(base_path, family)
-    from nlpkit.checkpoints import peft_layout
+    from nlpkit.checkpoints import peft_layout, prompt_layout
 
+    if prompt_layout.is_prompt(adapter):
+        if not prompts:
+            raise UsageError(
+                f"{path} holds a soft prompt, which is no part of the weights of {base_path}: name "
+                "that, or train the prompt on with train.tune: prompt"
+            )
+        return prompt_layout.merge(path, adapter, content)
     if peft_layout.is_own(adapter):
         return peft_layout.merge(path, adapter, name, content)
     from nlpkit.checkpoints import foreign_adapters

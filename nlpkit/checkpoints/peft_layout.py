@@ -17,9 +17,9 @@ from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
+from nlpkit.models.adapter_config import Config
 from nlpkit.models.formats import hf_format
 from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
-from nlpkit.models.lora_config import Config
 
 # peft's `task_type` by the kind of task; other layers have none.
 _TASK_TYPES = {
@@ -81,7 +81,7 @@ def write(
         tensors |= {names.get(name, name): merged[name] for name in tables if name in merged}
     settings = {
         "peft_type": "LORA",
-        "task_type": _task_type(form, adapters.head_kind if heads else None),
+        "task_type": task_type(form, adapters.head_kind if heads else None),
         "base_model_name_or_path": str(adapters.base),
         **{"r": config.rank, "lora_alpha": config.alpha, "lora_dropout": config.dropout},
         "target_modules": [*layers.values(), *outputs],
@@ -95,7 +95,7 @@ def write(
     hf_writing.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
 
 
-def _task_type(form: HfFormat, head_kind: str | None) -> str | None:
+def task_type(form: HfFormat, head_kind: str | None) -> str | None:
     """Return peft's name of the task of a layer, or of a language model; an encoder has none."""
     if head_kind is not None:
         return _TASK_TYPES.get(head_kind)

@@ -18,9 +18,9 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.contracts.format import HfFormat, Transposed
 from nlpkit.errors import UsageError
+from nlpkit.models.adapter_config import Config
 from nlpkit.models.formats.hf_format import matching_name, names_of
 from nlpkit.models.layers.head import PREFIX
-from nlpkit.models.lora_config import Config
 from nlpkit.models.meta import meta_model
 
 ALL = "all-linear"  # as in peft

@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit.config import FrozenConfig
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.json_types import JsonObject
-from nlpkit.models import lora_config
+from nlpkit.models import adapter_config
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import quote
 from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
@@ -68,8 +68,11 @@ class Recipe(FrozenConfig):
     train: training.Config = Field(
         None, validate_default=True, description="length, optimizer, checkpoints"
     )
-    lora: lora_config.Config | None = Field(
+    lora: adapter_config.Config | None = Field(
         None, description="low-rank adapters, trained instead of the model's own weights"
+    )
+    prompt: adapter_config.Prompt | None = Field(
+        None, description="virtual tokens of train.tune: prompt"
     )
     eval: evaluation.Config = Field(
         None, validate_default=True, description="scores of an evaluation"
@@ -140,6 +143,10 @@ class Recipe(FrozenConfig):
         """
         first, *others = objectives
         return first, *(each.with_max_length_of(first) for each in others)
+
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        return {} if self.train.tune == "prompt" else {"prompt": "with train.tune: all"}
 
     @field_serializer("objective")
     def _one_or_more(self, objectives: tuple[Objective, ...]) -> Any:

@@ -110,10 +110,10 @@ def _idle(settings: Config, processes: int) -> str | None:
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
     """Yield the trained parameters; of the soft prompts, only the rows of the task."""
+    prompt = run.part.prompt
     for parameter in run.unwrapped.model.parameters():
         if parameter.requires_grad:
-            rows = run.part.prompt_rows
-            yield parameter if rows is None else parameter[rows[0] : rows[1]]
+            yield parameter if prompt is None else prompt.trained(parameter)
 
 
 def _size(corpus: Corpus | TaskDataset) -> str:

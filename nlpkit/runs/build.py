@@ -92,14 +92,12 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         from nlpkit.models import lora
 
         lora.adapt(model, part.lora, part.targets)
+    if part.prompt is not None:
+        part.prompt.add(model)
     if part.objective_heads is not None and (heads := part.objective_heads()):
         from nlpkit.checkpoints import objective_heads
 
-        objective_heads.add(model, heads, old)  # after `adapt`, which freezes what is there
-    if part.prompt_rows is not None:
-        from nlpkit.runs import soft_prompts
-
-        soft_prompts.train_alone(model, *part.prompt_rows)
+        objective_heads.add(model, heads, old)  # after what freezes what is there
     return model
 
 
@@ -211,7 +209,7 @@ def bind_objective(
     if recipe.train.tune == "prompt":
         from nlpkit.runs import soft_prompts
 
-        part.prompt_rows = soft_prompts.find_rows(resolved, objective)
+        part.prompt = soft_prompts.find(resolved, objective, part)
     if isinstance(objective, Task):
         _set_head(resolved, part, objective)
     return objective

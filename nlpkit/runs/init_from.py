@@ -22,7 +22,7 @@ from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.task import Task
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping
-from nlpkit.models import families, lora, lora_config
+from nlpkit.models import adapter_config, families, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_format import vocabulary_size
@@ -33,6 +33,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
+from nlpkit.runs import soft_prompts
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
 
@@ -45,8 +46,8 @@ def model_part(
     """Return the family, sizes and weights of the model: see `build.model_part`."""
     recipe = resolved.recipe
     assert recipe.init_from is not None
-    own = base = None
-    if recipe.lora is not None:  # a checkpoint of adapters contains the path of its base
+    own = base = newest = None
+    if _has_base(recipe):  # a checkpoint of adapters contains the path of its base
         saved = [c.path for c in files.list_checkpoints(run_path)] if run_path else []
         newest = resumed or (saved[0] if saved else None)
         base = any_layout.find_base(newest) if newest else None
@@ -55,13 +56,16 @@ def model_part(
     elif run_path is not None:
         own = _own_checkpoint(run_path)
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
+    prompt = None
+    if soft_prompts.is_wanted(recipe):
+        directory, prompt = soft_prompts.find_start(newest or directory, bool(newest))
     named = _family_of_recipe(recipe, directory)
     settings, tensors = own[1] if own else any_layout.read(directory, named)
     family = find_family(settings, directory, named)
-    part = ModelPart(family, None, None, directory)
+    part = ModelPart(family, None, None, directory, prompt=prompt)
     loaded = _loaded(resolved, family, directory, settings, tensors)
     part.config = loaded.config
-    part.warnings = loaded.warnings("randomly initialized" if recipe.lora is None else "set to 0")
+    part.warnings = loaded.warnings("set to 0" if _has_base(recipe) else "randomly initialized")
     part.start = None if own else {**loaded.state, **objective_heads.read(directory)}
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     _set_config(recipe, part, directory, loaded.config)
@@ -70,8 +74,15 @@ def model_part(
             part.warnings = [*part.warnings, _other_kinds(part.config, loaded.config)]
         part.start = _fitting(part, part.start)
     if recipe.lora is not None:
-        _set_adapters(recipe.lora, part, loaded, directory)
+        _set_adapters(recipe.lora, part, loaded)
+    if _has_base(recipe):
+        part.base_hash = any_layout.hash_base(directory)
     return part
+
+
+def _has_base(recipe: Recipe) -> bool:
+    """Return whether the weights of `init_from` are not trained and not saved."""
+    return recipe.lora is not None or soft_prompts.is_wanted(recipe)
 
 
 def _set_config(recipe: Recipe, part: ModelPart, directory: Path, loaded: ModelConfig) -> None:
@@ -85,7 +96,7 @@ def _set_config(recipe: Recipe, part: ModelPart, directory: Path, loaded: ModelC
     for path, problem in fit.check_attention(recipe.attention, part.config, recipe.objective):
         raise UsageError(f"{dotted(path)}: {problem}")
     part.config = fit.with_attention(part.config, recipe.attention.choices)
-    if recipe.lora is not None and part.config.kinds != loaded.kinds:
+    if _has_base(recipe) and part.config.kinds != loaded.kinds:
         raise UsageError(
             "attention: adapters are saved without it, so that it must be that of the checkpoint; "
             "remove the section, or train the whole model"
@@ -93,7 +104,7 @@ def _set_config(recipe: Recipe, part: ModelPart, directory: Path, loaded: ModelC
 
 
 def _set_adapters(
-    settings: lora_config.Config, part: ModelPart, loaded: hf_model.Loaded, directory: Path
+    settings: adapter_config.Config, part: ModelPart, loaded: hf_model.Loaded
 ) -> None:
     part.lora = settings
     targets = lora.find_targets(settings, part.module(), part.config)
@@ -102,7 +113,6 @@ def _set_adapters(
         for ours, theirs in targets.items()
         if ours in loaded.state or f"{ours}.weight" in loaded.state
     }
-    part.base_hash = any_layout.hash_base(directory)
 
 
 def _other_kinds(config: ModelConfig, loaded: ModelConfig) -> str:
@@ -189,17 +199,17 @@ def _loaded(
     recipe = resolved.recipe
     made = fit.classes(recipe.objective)
     predicts = any(not issubclass(each, Task) or each.predicts_text for each in made)
-    allowed = recipe.init_missing if recipe.lora is None else ()
+    allowed = () if _has_base(recipe) else recipe.init_missing
     try:
         found = (family, directory, settings, tensors)
         loaded = hf_model.from_hf(*found, allow_missing=allowed, predicts=predicts)
     except hf_model.MissingTensors as error:
         layers = ", ".join(error.layers)
         remedy = f"to initialize such tensors, name them: init_missing: [{layers}]"
-        if recipe.lora is not None:
+        if _has_base(recipe):
             remedy = _NO_ADAPTERS
         raise FileError(f"{error}; {remedy}") from error
-    if recipe.lora is not None and any(each.reads_summary for each in made):
+    if _has_base(recipe) and any(each.reads_summary for each in made):
         _check_summary(recipe, family, directory, loaded)
     return loaded
 
@@ -248,10 +258,10 @@ def load_weights(
     state = {n: each for n, each in start.items() if not n.startswith(hf_model.OBJECTIVE_HEADS)}
     pop_head(state)
     resized = resize_embeddings(state, part.vocabulary, vocab_size)
-    # Missing tensors are random. With LoRA they are 0: they are not saved, and are 0 when the
+    # Missing tensors are random. Those of adapters are 0: they are not saved, and are 0 when the
     # checkpoint is opened.
     initial = model.state_dict()
-    if part.lora is not None:
+    if part.base_hash is not None:
         initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
     model.load_state_dict(initial | resized)
 

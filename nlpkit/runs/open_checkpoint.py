@@ -14,6 +14,7 @@ from nlpkit.checkpoints import (
     hf_model,
     integrity,
     objective_heads,
+    prompt_layout,
 )
 from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.checkpoints.run_directory import seed_runs
@@ -21,6 +22,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
 from nlpkit.json_types import JsonMapping, JsonObject
+from nlpkit.models import soft_prompt
 from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import TaskHead, pop_head
 from nlpkit.models.meta import on_meta
@@ -71,7 +73,7 @@ def open_checkpoint(
     target = machine.find_device(device)
     directory = find_checkpoint(user_path(path), info)
     integrity.verify(directory)
-    settings, tensors = any_layout.read(directory, family)
+    settings, tensors = any_layout.read(directory, family, prompts=True)
     family = find_family(settings, directory, family)
     loaded = hf_model.from_hf(family, directory, settings, tensors)
     part = ModelPart(family, loaded.config, None, directory)
@@ -87,6 +89,9 @@ def open_checkpoint(
     dtype = _choose_dtype(precision, _find_stored_dtype(state, part.vocabulary), target)
     model = _make_model(part, state, loaded.head, backend)
     _add_objective_heads(model, objective, directory)
+    if (rows := prompt_layout.read_rows(directory)) is not None:
+        soft_prompt.attach(model, rows)
+        model.requires_grad_(False)
     model = model.to(device=target, dtype=dtype)
     notes = any_layout.read_notes(directory)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)

@@ -69,7 +69,7 @@ class PlannedModel:
     @property
     def checkpoint_bytes(self) -> int:
         """Weights and optimizers' state of a checkpoint: with adapters, nothing of the base."""
-        whole = self.trained if self.part.lora is not None else self.parameters
+        whole = self.trained if self.part.base_hash is not None else self.parameters
         return 4 * whole + self.optimizer_bytes + self.average_bytes
 
 

@@ -57,7 +57,9 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
     try:
         _restore_tensors(run, checkpoint.path)
     except (KeyError, RuntimeError, FileError) as error:
-        if changes := _changes(run, "model", "attention", "objective", "lora", "init_from"):
+        if changes := _changes(
+            run, "model", "attention", "objective", "lora", "prompt", "init_from"
+        ):
             raise UsageError(
                 f"{changes}; a run keeps its weights, also with --allow-change, and those of "
                 f"{checkpoint.path} do not fit; give --out another directory"
@@ -157,14 +159,16 @@ def _changed_data(run: Run, checkpoint: Path) -> str:
 
 
 def _weights(run: Run, path: Path) -> dict[str, Tensor]:
-    """Return the state dict of a checkpoint of this run; with LoRA, only the trained part."""
+    """Return the state dict of a checkpoint of this run; of adapters, only the trained part."""
     part = run.part
-    if part.lora is None:
+    if part.base_hash is None:
         return hf_model.from_hf(part.family, path, *hf_layout.read(path)).state
     if hf_layout.read_notes(path).get("base") != part.base_hash:
         raise FileError(f"{path}: {part.source} is not the base of these adapters")
-    from nlpkit.checkpoints import peft_layout
+    from nlpkit.checkpoints import peft_layout, prompt_layout
 
+    if part.lora is None:
+        return prompt_layout.read_state(path, part.family)
     return peft_layout.read_state(path, part.family, part.targets, run.data.vocab_size)
 
 

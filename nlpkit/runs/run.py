@@ -25,8 +25,8 @@ from nlpkit.data.files import Input
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.loader import Examples
 from nlpkit.models import families
+from nlpkit.models.adapter_config import Config as LoraConfig
 from nlpkit.models.layers.head import SEQUENCE, TaskHead, task_head
-from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe import Resolved
 from nlpkit.train.log import Log
@@ -35,6 +35,7 @@ from nlpkit.train.schedule import ResolvedTraining
 
 if TYPE_CHECKING:
     from nlpkit.runs.frozen import Frozen
+    from nlpkit.runs.soft_prompts import Prompt
     from nlpkit.train.average import Average
 
 T = TypeVar("T")
@@ -99,7 +100,7 @@ class ModelPart:
     targets: Mapping[str, str] = field(default_factory=dict)
     base_hash: str | None = None  # of the base checkpoint of the adapters
     frozen: "Sequence[Frozen]" = ()  # models that the objective reads
-    prompt_rows: tuple[int, int] | None = None  # trained rows, if only the soft prompts are trained
+    prompt: "Prompt | None" = None  # what `train.tune: prompt` trains
 
     def module(self) -> FamilyModel:
         """Return the module `models/FAMILY/model.py`; a dotted name gives the user's module."""

@@ -129,10 +129,10 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
         "progress": progress,
     }
     plain = weights
-    if part.lora is not None:
-        from nlpkit.models import lora
+    if part.base_hash is not None:
+        from nlpkit.runs import adapters
 
-        plain = lora.remove_adapters(weights)
+        plain = adapters.remove(part, weights)
     labels = objective.config.setting("labels")
     head = part.head if part.outputs else None
     folders = hf_writing.to_hf(part.family, part.config, plain, ids, head, labels)
@@ -142,34 +142,18 @@ def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress
     hf_writing.write_generation(
         directory, hf_writing.choose_generation(objective, tokenizer, settings)
     )
-    if part.lora is None:
+    if part.base_hash is None:
         hf_writing.write_folders(directory, folders)
     else:
         notes["base"] = part.base_hash
         hf_writing.write_settings(directory, settings)
-        _write_adapters(run, directory, weights, tensors)
+        adapters.write(run, directory, weights, tensors)
     hf_writing.write_notes(directory, notes)
     for name, text in objective.checkpoint_files().items():
         (directory / name).write_text(text, encoding="utf-8")
     if tokenizer is not None:
         use = tokenizer_files.describe_use(objective, part.config, tokenizer)
         tokenizer_files.save(tokenizer, directory, use)
-
-
-def _write_adapters(
-    run: Run, directory: Path, weights: dict[str, Tensor], tensors: dict[str, Tensor]
-) -> None:
-    """Write what is trained of a model with adapters; `tensors` are its others, in HF's names."""
-    from nlpkit.checkpoints import peft_layout
-
-    part = run.part
-    assert part.lora is not None
-    assert part.source is not None  # checked by the recipe
-    grown = bool(part.new_tokens(run.data.vocab_size))
-    adapters = peft_layout.Adapters(
-        part.family, part.lora, part.targets, part.source, part.head_kind
-    )
-    peft_layout.write(directory, adapters, weights, tensors, grown=grown)
 
 
 def state_text(run: Run, state: State) -> str:

@@ -15,8 +15,8 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import lora
+from nlpkit.models.adapter_config import Config
 from nlpkit.models.lora import in_memory, linear_names, table_layer
-from nlpkit.models.lora_config import Config
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe

@@ -12,7 +12,7 @@ from nlpkit import recipe
 from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_writing
 from nlpkit.errors import RecipeError, UsageError
-from nlpkit.models import families, lora, lora_config
+from nlpkit.models import adapter_config, families, lora
 from nlpkit.models.layers import recurrent
 from nlpkit.models.layers.recurrence import TimeFirst
 from nlpkit.models.layers.recurrent_config import CellsConfig
@@ -277,7 +277,7 @@ def test_recipe_that_does_not_fit_is_named_with_its_line(tmp_path, old, new, sai
 def test_adapters_are_refused_with_the_reason(settings, said) -> None:
     with pytest.raises(UsageError, match=said):
         lora.find_targets(
-            lora_config.Config(), families.load_model("gru"), _config("gru", **settings)
+            adapter_config.Config(), families.load_model("gru"), _config("gru", **settings)
         )
 
 

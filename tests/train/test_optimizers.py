@@ -17,8 +17,8 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.optimizer import Group, describe
 from nlpkit.errors import Unsupported
 from nlpkit.models import families, lora
+from nlpkit.models.adapter_config import Config as LoraConfig
 from nlpkit.models.layers.head import DenseHead, Head
-from nlpkit.models.lora_config import Config as LoraConfig
 from nlpkit.models.matrices import layer_matrices
 from nlpkit.models.meta import meta_model
 from nlpkit.train import trackers

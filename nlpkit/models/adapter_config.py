@@ -1,4 +1,7 @@
-"""The `lora:` section of a recipe (Hu et al. 2021, arXiv 2106.09685). Importable without torch."""
+"""The sections `lora:` and `prompt:` of a recipe: what is trained beside a model that is left as it
+is (Hu et al. 2021, arXiv 2106.09685; Lester et al. 2021, arXiv 2104.08691). Importable without
+torch.
+"""
 
 from pydantic import Field
 
@@ -17,4 +20,16 @@ class Config(FrozenConfig):
         description="linear layers by name, ours (q) or transformers' (project_q), or all-linear: "
         "every one; token_embedding: the table of tokens; default: the family's, mostly queries "
         "and values",
+    )
+
+
+class Prompt(FrozenConfig):
+    """Virtual tokens before every sequence; only their embeddings are trained."""
+
+    tokens: Size | None = Field(None, description="virtual tokens; default: 20, or init_from's")
+    text: str | None = Field(
+        None,
+        min_length=1,
+        description="the embeddings are at first those of the words of this text, again and again; "
+        "default: of random tokens, or those of init_from",
     )

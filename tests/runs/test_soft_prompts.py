@@ -1,0 +1,158 @@
+"""Runs with `train.tune: prompt` in families without soft prompts of their own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import PeftModel, PromptTuningConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from nlpkit.checkpoints import hf_layout, peft_layout
+from nlpkit.errors import FileError, UsageError
+from nlpkit.runs.open_checkpoint import open_checkpoint
+from tests import _adapters, _tiny, _tiny_tasks
+
+TUNE = ("train.tune=prompt", "prompt.tokens=6", "train.weight_decay=0.5")
+LM = _tiny_tasks.HEAD.replace(".jsonl", ".txt") + (
+    "objective: {name: clm, max_length: 32}\n" + _tiny_tasks.TRAIN
+)
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a folder with a small GPT's text, and the GPT."""
+    folder = tmp_path_factory.mktemp("prompts")
+    return folder, (_tiny_tasks.start(folder, "gpt") / "checkpoints/latest").resolve()
+
+
+def _text(folder: Path, base: Path) -> Path:
+    """Return the recipe of a language model with a soft prompt on the text of its base."""
+    text = LM.replace("FOLDER/NAME", f"{folder}/gpt/NAME").replace("START", str(base))
+    text = text.replace("NAME.train", "train").replace("NAME.valid", "valid")
+    path = folder / "text.yaml"
+    path.write_text(text.replace("NAME", "text").replace("FOLDER", str(folder)), encoding="utf-8")
+    return path
+
+
+def _classes(folder: Path, base: Path) -> Path:
+    return _tiny_tasks.task(folder, "classes", _tiny_tasks.CLASSES, base.parents[1])
+
+
+def test_soft_prompt_of_a_language_model_opens_in_peft(start, tmp_path: Path) -> None:
+    folder, base = start
+    last = _tiny.pretrain(_text(folder, base), tmp_path / "run", *TUNE)
+    assert sorted(load_file(last / peft_layout.WEIGHTS)) == ["prompt_embeddings"]
+    assert not (last / hf_layout.WEIGHTS).exists()
+    losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
+    assert losses[-1] < losses[0]
+    opened = open_checkpoint(last)
+    theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), last).eval()
+    ids = torch.arange(5, 25)
+    with torch.no_grad():
+        expected = theirs(input_ids=ids[None]).logits[0, 6:]
+    torch.testing.assert_close(_adapters.logits(opened.model, ids), expected, atol=1e-5, rtol=1e-5)
+    assert _tiny.command("eval", last).returncode == 0
+    written = _tiny.command("generate", last, "-", stdin="花天地\n")
+    assert written.returncode == 0, written.stderr
+
+
+def test_soft_prompt_of_a_classifier_opens_in_peft(start, tmp_path: Path) -> None:
+    folder, base = start
+    last = _tiny.pretrain(_classes(folder, base), tmp_path / "run", *TUNE)
+    opened = open_checkpoint(last)
+    theirs: Any = AutoModelForSequenceClassification.from_pretrained(
+        base, num_labels=3, pad_token_id=opened.tokenizer.pad_id
+    )
+    theirs.resize_token_embeddings(opened.tokenizer.vocab_size)
+    theirs = PeftModel.from_pretrained(theirs, last).eval()
+    ids = torch.arange(len(opened.model.token_embedding) - 20, len(opened.model.token_embedding))
+    with torch.no_grad():
+        hidden = opened.model((20,), ids)
+        ours = opened.model.head(opened.model.summary(hidden, (20,)))
+        expected = theirs(input_ids=ids[None]).logits
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    table = load_file(base / hf_layout.WEIGHTS)["transformer.tokens_embed.weight"]
+    assert torch.equal(opened.model.token_embedding[: len(table)], table)
+
+
+def test_soft_prompt_of_peft_opens_in_ours_and_is_trained_on(start, tmp_path: Path) -> None:
+    folder, base = start
+    for kind, model_class in (
+        ("CAUSAL_LM", AutoModelForCausalLM),
+        ("SEQ_CLS", AutoModelForSequenceClassification),
+    ):
+        path = tmp_path / kind
+        plain = model_class.from_pretrained(base, pad_token_id=0)
+        settings = PromptTuningConfig(task_type=kind, num_virtual_tokens=4)
+        theirs = get_peft_model(plain, settings).eval()
+        theirs.save_pretrained(path)
+        model = open_checkpoint(path).model
+        ids = torch.arange(5, 25)
+        with torch.no_grad():
+            hidden, expected = model((20,), ids), theirs(input_ids=ids[None]).logits
+            if kind == "CAUSAL_LM":
+                ours, expected = model.logits(hidden), expected[0, 4:]
+            else:
+                ours = model.head(model.summary(hidden, (20,)))
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    sets = ("train.tune=prompt", f"init_from={tmp_path / 'CAUSAL_LM'}", "train.steps=3")
+    last = _tiny.pretrain(_text(folder, base), tmp_path / "run", *sets)
+    assert open_checkpoint(last).model.soft_prompt.shape == (4, 32)
+
+
+@pytest.mark.parametrize("recipe", [_text, _classes])
+def test_soft_prompt_run_resumed_equals_an_uninterrupted_one_bit_for_bit(
+    recipe, start, tmp_path: Path
+) -> None:
+    path, sets = recipe(*start), (*TUNE, "prompt.text=花天")
+    whole = _tiny.pretrain(path, tmp_path / "whole", *sets)
+    parts = _tiny.pretrain_with_stops(path, tmp_path / "parts", [22], *sets)
+    assert len(list((tmp_path / "parts/checkpoints").glob("step-*"))) > 2
+    assert _tiny.metrics(tmp_path / "parts") == _tiny.metrics(tmp_path / "whole")
+    for name in (peft_layout.WEIGHTS, "optimizer.safetensors"):
+        assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_soft_prompt_begins_with_the_words_of_a_text_or_with_another_prompt(
+    start, tmp_path: Path
+) -> None:
+    folder, base = start
+    still = ("train.lr=1.0e-30", "train.steps=3", "train.tune=prompt")
+    words = (*still, "prompt={tokens: 5, text: 花天}")
+    last = _tiny.pretrain(_text(folder, base), tmp_path / "words", *words)
+    settings = json.loads((last / peft_layout.SETTINGS).read_text(encoding="utf-8"))
+    assert (settings["prompt_tuning_init"], settings["prompt_tuning_init_text"]) == ("TEXT", "花天")
+    opened = open_checkpoint(last)
+    ids = (opened.tokenizer.encode("花天") * 5)[:5]
+    rows = opened.model.soft_prompt
+    assert torch.equal(rows, opened.model.token_embedding[ids])
+    then = _tiny.pretrain(_classes(folder, last), tmp_path / "then", f"init_from={last}", *still)
+    assert torch.equal(open_checkpoint(then).model.soft_prompt, rows)
+    settings = json.loads((then / peft_layout.SETTINGS).read_text(encoding="utf-8"))
+    assert settings["base_model_name_or_path"] == str(base)
+
+
+def test_soft_prompt_is_refused_where_it_cannot_be(start, tmp_path: Path) -> None:
+    folder, base = start
+    path = _text(folder, base)
+    for sets, error, message in [
+        (("prompt={tokns: 3}",), UsageError, "tokns"),
+        (("prompt.tokens=40",), UsageError, "40 virtual tokens are more than the 64 positions"),
+        (("lora={}",), UsageError, "lora excludes it"),
+    ]:
+        with pytest.raises(error, match=message):
+            _tiny.pretrain(path, tmp_path / "run", "train.tune=prompt", *sets)
+    last = _tiny.pretrain(path, tmp_path / "made", *TUNE, "train.steps=3")
+    for sets, error, message in [
+        ((f"init_from={last}",), UsageError, "holds a soft prompt"),
+        ((f"init_from={last}", *TUNE[:1], "prompt.tokens=9"), UsageError, "has its 6 virtual"),
+    ]:
+        with pytest.raises(error, match=message):
+            _tiny.pretrain(path, tmp_path / "run", *sets)
+    assert "holds a soft prompt" in _tiny.command("convert", last, tmp_path / "x").stderr
+    (last / peft_layout.WEIGHTS).unlink()
+    with pytest.raises(FileError):
+        open_checkpoint(last)
