@@ -129,6 +129,11 @@ class Objective(ABC):
         """Return the tokens that the vocabulary must have; missing ones are added to it."""
         return ()
 
+    def read_counts(self, count: Callable[[], np.ndarray]) -> None:
+        """Call `count` if it needs how often each token, up to the largest id, is in the text."""
+        for each in (*self.objectives, *self.members):
+            each.read_counts(count)
+
     @abstractmethod
     def spans(self, lengths: np.ndarray) -> Spans:
         """Return the spans of documents of these `lengths` (D,) that become examples."""
@@ -137,7 +142,7 @@ class Objective(ABC):
         """Return the spans that begin at `starts`, the tokens with the flag `cut_at`.
 
         `starts` counts the tokens of all documents as one.
-        ."""
+        """
         raise NotImplementedError  # asked only where there is a `cut_at`
 
     @abstractmethod

@@ -111,21 +111,21 @@ class Corpus:
     def flagged_tokens(self, name: str) -> np.ndarray:
         """Return where tokens with the flag `name` are in all documents as one; reads all flags."""
         before = np.cumsum([0, *(store.tokens for store in self.stores)])
-        found = [
-            store.flagged_tokens(name) + start
-            for store, start in zip(self.stores, before, strict=False)
-        ]
-        return np.concatenate(found)
+        parts = zip(self.stores, before, strict=False)
+        return np.concatenate([store.flagged_tokens(name) + start for store, start in parts])
+
+    def histogram(self) -> np.ndarray:
+        """Return how often each id occurs in all stores, whatever their weights, as a store's."""
+        found = [store.histogram() for store in self.stores]
+        size = max(map(len, found))
+        return np.sum([np.pad(each, (0, size - len(each))) for each in found], axis=0)
 
     def unigram_entropy(self, without: int | None = None) -> float:
         """Return the entropy of the token frequencies of all stores together, nats per token.
 
         Reads every token. The token `without` is not counted.
         """
-        histograms = [store.histogram() for store in self.stores]
-        total = np.zeros(max(map(len, histograms)), np.int64)
-        for histogram in histograms:
-            total[: len(histogram)] += histogram
+        total = self.histogram()
         if without is not None:
             total[without : without + 1] = 0
         seen = total[total > 0]
@@ -135,7 +135,6 @@ class Corpus:
     @property
     def fingerprint(self) -> str:
         """A hash of the stores, their order and their weights."""
-        text = json.dumps(
-            [[s.fingerprint, float(w)] for s, w in zip(self.stores, self.weights, strict=True)]
-        )
+        parts = zip(self.stores, self.weights, strict=True)
+        text = json.dumps([[store.fingerprint, float(weight)] for store, weight in parts])
         return hashlib.sha256(text.encode()).hexdigest()

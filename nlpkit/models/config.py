@@ -22,6 +22,7 @@ CAPABILITIES = {
     "pairs": "a sequence may consist of two texts, which token types distinguish",
     "encodes_source": "the model reads a source sequence and predicts a target sequence",
     "languages": "token types, or embeddings of languages, tell the languages of texts apart",
+    "context_free": "a state depends on its own token alone",
     "given_positions": "positions may be given, so that they restart within a sequence",
     "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
     "has_vocabulary": "the model reads and predicts tokens",

@@ -132,6 +132,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         )
 
     train, seed = build_part(inputs[0], train_part), resolved.recipe.seed
+    if isinstance(train, Corpus):
+        objective.read_counts(train.histogram)
     examples = _not_empty("data.train", Examples(train, objective, seed))
     valid = held_out = None
     if inputs[1] or config.valid_fraction:
@@ -190,10 +192,8 @@ def bind_objective(
         rows = read_rows(inputs, recipe.data, columns, Counts(), which)
         settings[0] = made[0].complete(settings[0], rows)
     try:
-        bound = [
-            each(config, tokenizer, part.config)
-            for each, config in zip(made, settings, strict=True)
-        ]
+        parts = zip(made, settings, strict=True)
+        bound = [each(config, tokenizer, part.config) for each, config in parts]
         objective: Any = bound[0]
         if len(bound) > 1:
             from nlpkit.objectives.several.combined import combine
@@ -244,9 +244,8 @@ def objective_notes(resolved: Resolved, objective: Any) -> Any:
     ]
     if len(notes) == 1:
         return notes[0]
-    return [
-        note | {"weight": section.weight} for note, section in zip(notes, sections, strict=True)
-    ]
+    of_list = zip(notes, sections, strict=True)
+    return [note | {"weight": section.weight} for note, section in of_list]
 
 
 def record_files(

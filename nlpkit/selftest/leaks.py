@@ -220,15 +220,17 @@ def find_neighbour_leaks(subject: Subject) -> Verdict:
 
 
 def _list_states(subject: Subject, made: list[Example]) -> list[list[Tensor]]:
-    """Return the states of the heads' rows, by example."""
-    heads = look_at(subject, made, subject.dtype).heads
+    """Return the states of the heads' rows, by example; without a head, those of all tokens."""
+    seen = look_at(subject, made, subject.dtype)
     sizes = [subject.pack([example]).lengths for example in made]
     number = torch.arange(len(made), device=subject.device)
     owner = {
         "token": number.repeat_interleave(number.new_tensor([sum(size) for size in sizes])),
         "sequence": number.repeat_interleave(number.new_tensor([len(size) for size in sizes])),
     }
-    known = [(owner[head.per][head.index], head.states) for head in heads.values() if head.per]
+    heads = seen.heads.values()
+    known = [(owner[head.per][head.index], head.states) for head in heads if head.per]
+    known = known or [(owner["token"], seen.hidden)]
     return [[states[of == i] for of, states in known] for i in range(len(made))]
 
 

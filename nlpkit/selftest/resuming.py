@@ -58,11 +58,12 @@ def reopen(bench: Bench) -> Verdict:
 
 def _compute_logits(subject: Subject, model: Any, batch: Batch) -> Tensor:
     with torch.no_grad():
-        heads = look(subject, model, batch).heads
+        seen = look(subject, model, batch)
         logits = [
             model.logits(head.states) if name in (TOKENS, OTHER_TOKENS) else head.states
-            for name, head in heads.items()
+            for name, head in seen.heads.items()
         ]
+    logits = logits or [seen.hidden]  # of a loss that scores some tokens alone
     return torch.cat([values.flatten().float() for values in logits])
 
 
