@@ -101,6 +101,15 @@ def _linear(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight.T / math.sqrt(weight.shape[1])
 
 
+def _project(state: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """Return a linear layer's output, with that of OpenDelta's parallel LoRA module, if any."""
+    out = _linear(x, state[f"{name}.weight"])
+    if f"{name}.lora.lora_A" not in state:
+        return out
+    a, b = state[f"{name}.lora.lora_A"], state[f"{name}.lora.lora_B"]
+    return out + (x @ a.T @ b.T) * (16 / a.shape[0])
+
+
 def _norm(x: Tensor, weight: Tensor, sizes: dict[str, Any]) -> Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + sizes["eps"]) * weight
 
@@ -110,7 +119,7 @@ def _attention(
 ) -> Tensor:
     heads = sizes["num_heads"]
     q, k, v = (
-        _linear(x, state[f"{name}.project_{part}.weight"]).unflatten(1, (heads, -1)).transpose(0, 1)
+        _project(state, f"{name}.project_{part}", x).unflatten(1, (heads, -1)).transpose(0, 1)
         for part in "qkv"
     )
     scores = q @ k.transpose(1, 2) / math.sqrt(sizes["dim_head"]) + bias

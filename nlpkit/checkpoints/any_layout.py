@@ -25,20 +25,26 @@ class Original:
     """The files of an original release, and the module that reads them.
 
     The module has `WEIGHTS` and `SETTINGS` (patterns of file names), `is_settings(content)`, and
-    `read(weights, settings, dtype)`, which returns the same as `read` below.
+    `read(weights, settings, dtype, adapters)`, which returns the same as `read` below.
     """
 
     module: Any
     weights: Path
     settings: Path
 
-    def read(self, dtype: torch.dtype = torch.float32) -> hf_layout.Content:
+    def read(
+        self, dtype: torch.dtype = torch.float32, adapters: Path | None = None
+    ) -> hf_layout.Content:
         """Return settings and tensors in the layout of `transformers`.
+
+        Args:
+            adapters: a file of adapters in the authors' own format, which are merged.
 
         Raises:
             FileError: a file is missing or damaged, or its tensors do not fit the model.
         """
-        content: hf_layout.Content = self.module.read(self.weights, self.settings, dtype)
+        files = (self.weights, self.settings)
+        content: hf_layout.Content = self.module.read(*files, dtype, adapters)
         return content
 
 

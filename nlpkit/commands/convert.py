@@ -33,6 +33,9 @@ class Asked:
         parser=parse_by(units.parse_bytes),
     )
     config: str | None = option("--config FILE", "the JSON file of a .pt, if it is elsewhere")
+    adapters: str | None = option(
+        "--adapters FILE", "CPM-Live's LoRA adapters, best.pt, to merge into its release"
+    )
     vocab: str | None = option("--vocab FILE", "the tokenizer, if it is not with the weights")
 
 
@@ -56,6 +59,7 @@ def command(checkpoints: Sources, out: Out, common: Common, asked: Asked) -> Non
     options = Options(
         precision=asked.precision,
         config=user_path(asked.config) if asked.config else None,
+        adapters=user_path(asked.adapters) if asked.adapters else None,
         vocabulary=user_path(asked.vocab) if asked.vocab else None,
         family=common.family,
         average=[user_path(each) for each in checkpoints[1:]],

@@ -38,6 +38,7 @@ class Options:
     precision: str | None = None  # fp32, bf16 or fp16; None: as stored (fp32 for an original)
     config: Path | None = None  # settings of an original release that lie in another directory
     vocabulary: Path | None = None  # file or directory of a tokenizer that is not with the weights
+    adapters: Path | None = None  # in the format of an original release, which they adapt
     family: str | None = None  # reads the checkpoints; None: the family that they name
     average: Sequence[Path] = ()  # other checkpoints of the model; the mean of all is written
     max_shard: int | None = None  # bytes of the largest file of weights; None: all are in one
@@ -69,8 +70,13 @@ def convert(
     """
     _check_free(out)
     dtype = None if options.precision is None else PRECISIONS[options.precision]
+    if options.average and options.adapters is not None:
+        raise UsageError("--adapters: merged into one release; excludes --average")
     sources = (source, *options.average)
-    weights = [read(each, dtype, options.config, options.family, info) for each in sources]
+    weights = [
+        read(each, dtype, options.config, options.family, info, options.adapters)
+        for each in sources
+    ]
     model = _load(average(weights) if options.average else weights[0], options, warn)
     folders = _make_folders(model)
     if (kind := str(folders[""][0]["model_type"])).startswith(hf_model.OWN_TYPE):

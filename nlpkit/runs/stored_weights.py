@@ -32,13 +32,28 @@ def read(
     config: Path | None,
     family: str | None,
     info: Callable[[str], None],
+    adapters: Path | None = None,
 ) -> Weights:
-    """Return the content of an original release or of a checkpoint, with adapters merged."""
+    """Return the content of an original release or of a checkpoint, with adapters merged.
+
+    Args:
+        adapters: a file of adapters in the format of the release's authors.
+
+    Raises:
+        UsageError: an option belongs to an original release, and `source` is none.
+        FileError: a file is missing or damaged, or does not fit.
+    """
     release = any_layout.find_original(source, config)
     if release is not None:
         dtype = requested or torch.float32
         info(f"{release.weights}: original release, settings from {release.settings}")
-        return Weights(source, *release.read(dtype), {}, dtype)
+        if adapters is not None:
+            info(f"adapters of {adapters} merged into {release.weights}")
+        return Weights(source, *release.read(dtype, adapters), {}, dtype)
+    if adapters is not None:
+        raise UsageError(
+            f"--adapters: {source} is not an original release; give the release that they adapt"
+        )
     if config is not None:
         raise UsageError(
             f"--config: {source} is not an original release, and has its own config.json"

@@ -16,6 +16,7 @@ from torch import Tensor
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping, JsonObject
+from nlpkit.models.cpm_ant import adapters as lora_adapters
 from nlpkit.models.formats.pickled import read_state_dict
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
@@ -43,7 +44,10 @@ def is_settings(content: JsonMapping) -> bool:
 
 
 def read(
-    weights: Path, settings: Path, dtype: torch.dtype = torch.float32
+    weights: Path,
+    settings: Path,
+    dtype: torch.dtype = torch.float32,
+    adapters: Path | None = None,
 ) -> tuple[JsonObject, dict[str, Tensor]]:
     """Return `config.json` and tensors of transformers' CpmAntForCausalLM, computed in float32.
 
@@ -52,6 +56,7 @@ def read(
 
     Args:
         dtype: of the returned tensors; each is converted as soon as it is computed.
+        adapters: CPM-Live's `best.pt`, merged into the weights before they are converted.
 
     Raises:
         FileError: a setting is missing or wrong, or the file has other things than tensors.
@@ -74,13 +79,19 @@ def read(
     prompts = sizes["prompt_types"] * sizes["prompt_length"]
     if _PROMPTS not in state and sizes["vocab_size"] > prompts:
         sizes["vocab_size"] -= prompts
+    changes = {} if adapters is None else lora_adapters.read(adapters, state)
+    if wrong := [name for name in changes if not _is_linear(name, state[name])]:
+        raise FileError(f"{adapters}: adapts {wrong[0]}, which is no linear layer")
     tensors = {}
     for name in sorted(state):
         if name not in (_WORDS, _PROMPTS):
-            tensors[f"cpmant.{name}"] = _fold(name, state[name], content).to(dtype)
+            folded = _fold(name, state[name], content)
+            if name in changes:
+                lora_adapters.add(folded, changes[name])
+            tensors[f"cpmant.{name}"] = folded.to(dtype)
     tables = [name for name in (_WORDS, _PROMPTS) if name in state]
-    folded = [_fold(name, state[name], content).to(dtype) for name in tables]
-    tensors[f"cpmant.{_WORDS}"] = torch.cat(folded)
+    rows = [_fold(name, state[name], content).to(dtype) for name in tables]
+    tensors[f"cpmant.{_WORDS}"] = torch.cat(rows)
     return {"model_type": "cpmant", **sizes}, tensors
 
 
@@ -101,5 +112,8 @@ def _fold(name: str, tensor: Tensor, sizes: JsonMapping) -> Tensor:
     tensor = tensor.to(torch.float32, copy=True)
     if name in _TABLES:
         return tensor.div_(math.sqrt(sizes["dim_model"]))
-    is_linear = tensor.ndim == 2 and name.startswith("encoder.")
-    return tensor.div_(math.sqrt(tensor.shape[1])) if is_linear else tensor
+    return tensor.div_(math.sqrt(tensor.shape[1])) if _is_linear(name, tensor) else tensor
+
+
+def _is_linear(name: str, tensor: Tensor) -> bool:
+    return tensor.ndim == 2 and name.startswith("encoder.")
