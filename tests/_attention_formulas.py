@@ -20,6 +20,7 @@ def reference(choice: AttentionChoice, q, k, v, tensors):
         "linear": _linear,
         "cosformer": _cosformer,
         "memory_compressed": _memory_compressed,
+        "relative_keys": _relative_keys,
     }[choice.kind](choice.config, q, k, v, tensors)
 
 
@@ -83,3 +84,21 @@ def _shorten(x, kernel, stride):
     missing = -len(x) % stride
     cut = F.pad(x, (0, 0, 0, 0, 0, missing)).unflatten(0, (-1, stride))
     return torch.einsum("wshd,hsde->whe", cut, kernel)
+
+
+def _relative_keys(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the vectors (n, n, D) of all pairs (Shaw, eq. 3-5)."""
+    place = torch.arange(len(q), device=q.device)
+    farthest, distance = config.max_distance, place - place[:, None]
+    left = torch.maximum(torch.minimum(distance, torch.tensor(farthest)), torch.tensor(-farthest))
+    if sides.is_causal(config):
+        left = left.where(distance <= 0, 0)
+    row = left + farthest
+    keys = k[None] + tensors["key_table"][row][:, :, None]  # (n, n, H, D)
+    scores = torch.einsum("ihd,ijhd->hij", q, keys) / q.shape[2] ** 0.5
+    if sides.is_causal(config):
+        scores = scores.masked_fill(distance > 0, -torch.inf)
+    values = v[None].expand(len(q), -1, -1, -1)
+    if config.values:
+        values = values + tensors["value_table"][row][:, :, None]
+    return torch.einsum("hij,ijhd->ihd", scores.softmax(2), values)

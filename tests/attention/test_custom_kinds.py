@@ -34,7 +34,11 @@ CASES = {
     "aft simple both ways": AttentionChoice.of("aft", form="simple", causal=False),
     "memory_compressed": AttentionChoice.of("memory_compressed"),
     "memory_compressed both ways": AttentionChoice.of("memory_compressed", causal=False),
+    "relative_keys": AttentionChoice.of("relative_keys", max_distance=4),
+    "relative_keys both ways": AttentionChoice.of("relative_keys", max_distance=4, causal=False),
+    "relative_keys without values": AttentionChoice.of("relative_keys", values=False),
 }
+OF_ALL_PAIRS = ("memory", "relative")  # whose reference is no sum of weights, one by one
 CAUSAL = [name for name in CASES if "both ways" not in name]
 
 
@@ -111,7 +115,7 @@ def _weight(name: str, choice: AttentionChoice, w: Tensor | None, q, k, i: int, 
     return torch.exp(k[j] + (w[i, j] if w is not None and near else 0))
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if "memory" not in name])
+@pytest.mark.parametrize("name", [name for name in CASES if not name.startswith(OF_ALL_PAIRS)])
 def test_reference_is_the_formula_of_the_paper(name: str) -> None:
     # Katharopoulos et al. 2020, eq. 4; Qin et al. 2022, sec. 3; Zhai et al. 2021, eq. 2.
     choice, n = CASES[name], 11
@@ -156,6 +160,28 @@ def test_memory_compressed_is_a_convolution_of_torch_and_full_attention(causal: 
         torch.testing.assert_close(out[i], torch.einsum("jh,jhd->hd", weights, own_values))
         if causal and i < 2:
             torch.testing.assert_close(out[i], learned["start_value"])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_relative_keys_are_added_by_the_clipped_distance(causal: bool) -> None:
+    # Shaw et al. 2018, eq. 3-5, pair by pair; w_k of the paper is row k + max_distance.
+    choice = AttentionChoice.of("relative_keys", max_distance=2, causal=causal)
+    q, k, v, _ = _inputs(6)
+    learned = _learned(choice)
+    assert learned["key_table"].shape == (3 if causal else 5, WIDTH)
+    out = _prepare(choice, [6])(q, k, v, learned)
+    for head in range(HEADS):
+        for i in range(6):
+            seen = range(i + 1) if causal else range(6)
+            rows = [max(-2, min(2, j - i)) + 2 for j in seen]
+            keys = [
+                k[j, head] + learned["key_table"][row] for j, row in zip(seen, rows, strict=True)
+            ]
+            values = [
+                v[j, head] + learned["value_table"][row] for j, row in zip(seen, rows, strict=True)
+            ]
+            weights = (torch.stack(keys) @ q[i, head] / WIDTH**0.5).softmax(0)
+            torch.testing.assert_close(out[i, head], weights @ torch.stack(values))
 
 
 def test_causal_linear_attention_is_the_recurrence_that_carries_its_sums() -> None:

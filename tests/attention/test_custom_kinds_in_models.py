@@ -34,6 +34,7 @@ GROWING = {
     "aft full": AttentionChoice.of("aft", rank=4),
     "aft local": AttentionChoice.of("aft", form="local", window=3, rank=4),
     "memory_compressed": AttentionChoice.of("memory_compressed"),
+    "relative_keys": AttentionChoice.of("relative_keys", max_distance=3),
 }
 KINDS = CONSTANT | GROWING
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_positions": 64}

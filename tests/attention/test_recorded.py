@@ -84,7 +84,7 @@ def test_recorded_weights_of_other_kinds_are_of_tokens_to_the_left_and_sum_to_1(
         assert each.values.triu(1).abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["aft", "memory_compressed"])
+@pytest.mark.parametrize("kind", ["aft", "memory_compressed", "relative_keys"])
 def test_kind_without_a_weight_for_each_head_is_refused(kind: str) -> None:
     model = _gpt2(kind)
     for parameter in model.parameters():
