@@ -198,7 +198,7 @@ class Objective(SourceTarget, TextObjective):
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the damaged text as source, and slots for the text; it may lose its end."""
         source, cut = shorten(ids, self.max_length - 1, "start")
-        return self.prompt(source, new_tokens, cut)
+        return self.make_prompt(source, new_tokens, cut)
 
 
 def count(sizes: int | np.ndarray, share: float) -> np.ndarray:

@@ -77,4 +77,4 @@ class Objective(SourceTarget, TextObjective):
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, and slots for its continuation; what is too long loses its start."""
         source, cut = shorten(ids, self.max_length - 1, "end")
-        return self.prompt(source, new_tokens, cut)
+        return self.make_prompt(source, new_tokens, cut)

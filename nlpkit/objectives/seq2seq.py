@@ -119,7 +119,7 @@ class Objective(SourceTarget, Task):
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, and slots for its target; what is too long loses its end."""
         source, cut = shorten(ids, self.max_length - 1, "start")
-        return self.prompt(source, new_tokens, cut)
+        return self.make_prompt(source, new_tokens, cut)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return source and target; raise `RowError`."""

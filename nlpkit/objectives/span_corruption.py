@@ -145,7 +145,7 @@ class Objective(SourceTarget, TextObjective):
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, and slots for what belongs into its holes."""
         source, cut = shorten(ids, self.max_length - 1, "start")
-        return self.prompt(source, new_tokens, cut)
+        return self.make_prompt(source, new_tokens, cut)
 
 
 def sizes(pieces: np.ndarray, rate: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:

@@ -130,6 +130,18 @@ def test_tuned_with_adapters_is_evaluated_and_opens_in_peft(run: Path, family: s
     assert figures["signatures"]["generation"] == "beam:2|length_penalty:0.6"
 
 
+@pytest.mark.parametrize(
+    "family", ["bart", pytest.param("t5", marks=pytest.mark.slow)], indirect=True
+)
+def test_tuned_with_a_soft_prompt_is_evaluated(run: Path, family: str) -> None:
+    tune = ("train.tune=prompt", "prompt={tokens: 3}")
+    tuned = _tiny.pretrain(run / "tuned.yaml", run / "prompt", *tune)
+    opened = open_checkpoint(tuned, device="cpu")
+    assert opened.model.soft_prompt.shape == (3, 32)
+    done = _tiny.command("eval", tuned, "--json")
+    assert done.returncode == 0, done.stderr
+
+
 def test_converted_checkpoint_is_the_same_model(run: Path, tmp_path: Path) -> None:
     convert(run / "whole", tmp_path / "out")
     ours, again = (

@@ -60,7 +60,7 @@ def test_soft_prompt_gives_the_states_of_peft(family: str, tmp_path: Path) -> No
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["t5", "transformer"])
+@pytest.mark.parametrize("family", ["bart", "t5", "transformer"])
 def test_soft_prompt_before_a_source_gives_the_logits_of_peft(
     family: str, tmp_path: Path, monkeypatch
 ) -> None:

@@ -86,7 +86,7 @@ class SourceTarget:
             "source_ids": np.append(source, self.source_end).astype(np.int64),
         }
 
-    def prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
+    def make_prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
         """Return the begin token, the source (S - 1,) with its end, and `room` slots."""
         if not len(source):
             raise ValueError("the source is empty")
