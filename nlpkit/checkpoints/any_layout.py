@@ -3,6 +3,7 @@ released them (with `models/NAME/original.py`)."""
 
 import contextlib
 import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +26,7 @@ class Original:
     """The files of an original release, and the module that reads them.
 
     The module has `WEIGHTS` and `SETTINGS` (patterns of file names), `is_settings(content)`, and
-    `read(weights, settings, dtype, adapters)`, which returns the same as `read` below.
+    `read(weights, settings, dtype, adapters, keep)`, which returns the same as `read` below.
     """
 
     module: Any
@@ -33,18 +34,22 @@ class Original:
     settings: Path
 
     def read(
-        self, dtype: torch.dtype = torch.float32, adapters: Path | None = None
+        self,
+        dtype: torch.dtype = torch.float32,
+        adapters: Path | None = None,
+        keep: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
     ) -> hf_layout.Content:
         """Return settings and tensors in the layout of `transformers`.
 
         Args:
             adapters: a file of adapters in the authors' own format, which are merged.
+            keep: returns what is kept of each tensor, such as a copy on disk (`scratch.py`).
 
         Raises:
             FileError: a file is missing or damaged, or its tensors do not fit the model.
         """
         files = (self.weights, self.settings)
-        content: hf_layout.Content = self.module.read(*files, dtype, adapters)
+        content: hf_layout.Content = self.module.read(*files, dtype, adapters, keep)
         return content
 
 

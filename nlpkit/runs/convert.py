@@ -19,6 +19,7 @@ from nlpkit.checkpoints import (
     objective_heads,
     tokenizer_files,
 )
+from nlpkit.checkpoints.scratch import Scratch
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import name_path_in_errors, sync
@@ -72,9 +73,11 @@ def convert(
     dtype = None if options.precision is None else PRECISIONS[options.precision]
     if options.average and options.adapters is not None:
         raise UsageError("--adapters: merged into one release; excludes --average")
+    # An original release may be larger than memory.
+    scratch = Scratch(next(path for path in out.absolute().parents if path.is_dir()))
     sources = (source, *options.average)
     weights = [
-        read(each, dtype, options.config, options.family, info, options.adapters)
+        read(each, dtype, options.config, options.family, info, options.adapters, scratch.keep)
         for each in sources
     ]
     model = _load(average(weights) if options.average else weights[0], options, warn)

@@ -33,11 +33,13 @@ def read(
     family: str | None,
     info: Callable[[str], None],
     adapters: Path | None = None,
+    keep: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> Weights:
     """Return the content of an original release or of a checkpoint, with adapters merged.
 
     Args:
         adapters: a file of adapters in the format of the release's authors.
+        keep: returns what is kept of each tensor of a release.
 
     Raises:
         UsageError: an option belongs to an original release, and `source` is none.
@@ -49,7 +51,7 @@ def read(
         info(f"{release.weights}: original release, settings from {release.settings}")
         if adapters is not None:
             info(f"adapters of {adapters} merged into {release.weights}")
-        return Weights(source, *release.read(dtype, adapters), {}, dtype)
+        return Weights(source, *release.read(dtype, adapters, keep), {}, dtype)
     if adapters is not None:
         raise UsageError(
             f"--adapters: {source} is not an original release; give the release that they adapt"

@@ -8,6 +8,7 @@ follow the words, as in later versions of the original, whose `vocab_size` inclu
 """
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -48,6 +49,7 @@ def read(
     settings: Path,
     dtype: torch.dtype = torch.float32,
     adapters: Path | None = None,
+    keep: Callable[[Tensor], Tensor] = lambda tensor: tensor,
 ) -> tuple[JsonObject, dict[str, Tensor]]:
     """Return `config.json` and tensors of transformers' CpmAntForCausalLM, computed in float32.
 
@@ -57,6 +59,7 @@ def read(
     Args:
         dtype: of the returned tensors; each is converted as soon as it is computed.
         adapters: CPM-Live's `best.pt`, merged into the weights before they are converted.
+        keep: returns what is kept of each tensor; the release is read tensor by tensor.
 
     Raises:
         FileError: a setting is missing or wrong, or the file has other things than tensors.
@@ -88,10 +91,10 @@ def read(
             folded = _fold(name, state[name], content)
             if name in changes:
                 lora_adapters.add(folded, changes[name])
-            tensors[f"cpmant.{name}"] = folded.to(dtype)
+            tensors[f"cpmant.{name}"] = keep(folded.to(dtype))
     tables = [name for name in (_WORDS, _PROMPTS) if name in state]
     rows = [_fold(name, state[name], content).to(dtype) for name in tables]
-    tensors[f"cpmant.{_WORDS}"] = torch.cat(rows)
+    tensors[f"cpmant.{_WORDS}"] = keep(torch.cat(rows))
     return {"model_type": "cpmant", **sizes}, tensors
 
 
