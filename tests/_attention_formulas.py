@@ -18,6 +18,7 @@ def reference(choice: AttentionChoice, q, k, v, tensors):
     return {
         "aft": _aft,
         "linear": _linear,
+        "lsh": _lsh,
         "cosformer": _cosformer,
         "memory_compressed": _memory_compressed,
         "relative_keys": _relative_keys,
@@ -102,3 +103,31 @@ def _relative_keys(config, q, k, v, tensors):
     if config.values:
         values = values + tensors["value_table"][row][:, :, None]
     return torch.einsum("hij,ijhd->ihd", scores.softmax(2), values)
+
+
+def _lsh(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the set of tokens that each one sees (Kitaev, eq. 3-6).
+
+    The random numbers are those of the kind; chunks are counted in each bucket.
+    """
+    n, heads, width = q.shape
+    shape = (heads, width, config.rounds, config.buckets // 2)
+    random = torch.randn(shape, generator=torch.Generator().manual_seed(config.seed)).to(q.dtype)
+    shared = (q + k) / 2**0.5
+    seen = torch.zeros(heads, n, n, dtype=torch.bool)
+    for head in range(heads):
+        for number in range(config.rounds):
+            rotated = shared[:, head] @ random[head, :, number]
+            buckets = torch.cat([rotated, -rotated], dim=1).argmax(1)
+            for bucket in buckets.unique():
+                members = (buckets == bucket).nonzero()[:, 0]
+                chunk = torch.arange(len(members)) // config.chunk
+                near = (chunk[:, None] == chunk) | (chunk[:, None] == chunk + 1)
+                seen[head, members[:, None], members] |= near
+    if sides.is_causal(config):
+        seen = seen.tril()
+    alone = torch.eye(n, dtype=torch.bool)
+    seen = torch.where((seen & ~alone).any(2, keepdim=True), seen & ~alone, seen)
+    keys = shared / (shared.square().mean(2, keepdim=True) + 1e-6).sqrt()
+    scores = torch.einsum("ihd,jhd->hij", shared, keys) / width**0.5
+    return torch.einsum("hij,jhd->ihd", scores.masked_fill(~seen, -torch.inf).softmax(2), v)

@@ -34,6 +34,7 @@ GROWING = {
     "aft full": AttentionChoice.of("aft", rank=4),
     "aft local": AttentionChoice.of("aft", form="local", window=3, rank=4),
     "memory_compressed": AttentionChoice.of("memory_compressed"),
+    "lsh": AttentionChoice.of("lsh", chunk=4, buckets=4, rounds=2),
     "relative_keys": AttentionChoice.of("relative_keys", max_distance=3),
 }
 KINDS = CONSTANT | GROWING

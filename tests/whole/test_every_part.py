@@ -124,7 +124,8 @@ CAUSAL = DECODERS | {"roberta", "xlm", "bart", "t5", "transformer"}
 EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}
 TAKEN: dict[str, set[str]] = {
     **dict.fromkeys(["causal", "fixed", "local_window", "relative_bias_causal", "strided"], CAUSAL),
-    **dict.fromkeys(["aft", "block_local", "linear", "memory_compressed", "relative_keys"], EITHER),
+    **dict.fromkeys(["aft", "block_local", "linear", "lsh"], EITHER),
+    **dict.fromkeys(["memory_compressed", "relative_keys"], EITHER),
     "cosformer": EITHER - {"t5"},
     **dict.fromkeys(["full", "group", "relative", "relative_bias"], DECODERS | ENCODERS),
     "seen_range": {"bert"},
