@@ -133,7 +133,7 @@ def read(path: Path, family: str | None = None, *, prompts: bool = False) -> hf_
                 f"{path} holds a soft prompt, which is no part of the weights of {base_path}: name "
                 "that, or train the prompt on with train.tune: prompt"
             )
-        return prompt_layout.merge(path, adapter, content)
+        return prompt_layout.merge(path, adapter, name, content)
     if peft_layout.is_own(adapter):
         return peft_layout.merge(path, adapter, name, content)
     from nlpkit.checkpoints import foreign_adapters

@@ -14,7 +14,15 @@ from typing import Any
 from torch import Tensor
 
 from nlpkit.checkpoints import hf_layout, hf_writing
-from nlpkit.checkpoints.peft_layout import SETTINGS, WEIGHTS, is_own, read_tensors, task_type
+from nlpkit.checkpoints.peft_layout import (
+    SETTINGS,
+    WEIGHTS,
+    drop_copies,
+    find_names,
+    is_own,
+    read_tensors,
+    task_type,
+)
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
@@ -109,9 +117,14 @@ def read_state(directory: Path, family: str) -> dict[str, Tensor]:
     return state if rows is None else {**state, NAME: rows}
 
 
-def merge(directory: Path, adapter: JsonMapping, base: hf_layout.Content) -> hf_layout.Content:
+def merge(
+    directory: Path, adapter: JsonMapping, family: str, base: hf_layout.Content
+) -> hf_layout.Content:
     """Return the content of a base with the output layer and the tables of a soft prompt."""
-    tensors = {**base[1], **_read_others(directory)}
+    form, tensors = families.load_model(family).FORMAT, dict(base[1])
+    names = find_names(form, tensors)
+    drop_copies(form, tensors, names)
+    tensors |= {names.get(name, name): each for name, each in _read_others(directory).items()}
     own = is_own(adapter) and (directory / "config.json").is_file()
     return hf_layout.replace_settings((base[0], tensors), directory) if own else (base[0], tensors)
 

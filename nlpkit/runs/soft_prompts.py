@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,7 +111,7 @@ def find(resolved: Resolved, objective: Any, part: ModelPart) -> Prompt:
     name, start = recipe.objective[0].name, part.prompt
     if recipe.lora is not None:
         raise UsageError("train.tune: prompt: the soft prompt of a task; lora excludes it")
-    if objective.prompt is not None:
+    if isinstance(objective.prompt, np.ndarray):
         if recipe.prompt is not None:
             raise UsageError(
                 "prompt: the soft prompts of this family are those of its checkpoint; remove the "

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 from nlpkit.checkpoints import hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.open_checkpoint import open_checkpoint
-from tests import _adapters, _tiny, _tiny_tasks
+from tests import _adapters, _processes, _tiny, _tiny_tasks
 
 TUNE = ("train.tune=prompt", "prompt.tokens=6", "train.weight_decay=0.5")
 LM = _tiny_tasks.HEAD.replace(".jsonl", ".txt") + (
@@ -76,6 +76,8 @@ def test_soft_prompt_of_a_classifier_opens_in_peft(start, tmp_path: Path) -> Non
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
     table = load_file(base / hf_layout.WEIGHTS)["transformer.tokens_embed.weight"]
     assert torch.equal(opened.model.token_embedding[: len(table)], table)
+    told = _tiny.command("eval", last)
+    assert (told.returncode, "unexpected" in told.stderr) == (0, False), told.stderr
 
 
 def test_soft_prompt_of_peft_opens_in_ours_and_is_trained_on(start, tmp_path: Path) -> None:
@@ -156,3 +158,30 @@ def test_soft_prompt_is_refused_where_it_cannot_be(start, tmp_path: Path) -> Non
     (last / peft_layout.WEIGHTS).unlink()
     with pytest.raises(FileError):
         open_checkpoint(last)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", [{}, _processes.FSDP], ids=["ddp", "fsdp"])
+def test_soft_prompt_two_processes_give_the_losses_of_one(
+    environment: dict[str, str], start, tmp_path: Path
+) -> None:
+    without = "model={embedding_dropout: 0, attention_dropout: 0, residual_dropout: 0}"
+    sets = [word for each in (*TUNE, without) for word in ("--set", each)]
+    path = _text(*start)
+    one = _tiny.command("finetune", path, "--out", tmp_path / "one", *sets)
+    assert one.returncode == 0, one.stderr
+    two = _processes.launched(2, "finetune", path, "--out", tmp_path / "two", *sets, **environment)
+    assert two.returncode == 0, two.stderr
+    assert (_processes.SHARDED in two.stderr) == bool(environment)
+    for ours, theirs in _tiny.figures_of_both(tmp_path / "one", tmp_path / "two"):
+        assert theirs["loss"] == pytest.approx(ours["loss"], abs=1e-4)
+
+
+def test_soft_prompt_of_a_task_that_writes_answers(start, tmp_path: Path) -> None:
+    folder, base = start
+    text = _tiny_tasks.NLG.replace("cpm_ant_nlg", "generation, source: input")
+    path = _tiny_tasks.task(folder, "nlg", text, base.parents[1])
+    last = _tiny.pretrain(path, tmp_path / "run", *TUNE, "train.steps=3")
+    written = _tiny.command("generate", last, "-", stdin="花天地\n")
+    assert written.returncode == 0, written.stderr
+    assert _tiny.command("eval", last).returncode == 0
