@@ -124,6 +124,8 @@ def find(resolved: Resolved, objective: Any, part: ModelPart) -> Prompt:
             f"train.tune: prompt: the soft prompt of a task; objective {name} has none, and it "
             f"gives {', '.join(strange)}, which virtual tokens do not have"
         )
+    if part.config.can("context_free"):
+        raise UsageError("train.tune: prompt: the model's tokens do not see each other")
     if not isinstance(start, VirtualTokens):
         raise UsageError("train.tune: prompt: needs init_from, the model that it leaves as it is")
     found = _complete(start, recipe.prompt or Settings(), of_sources(objective.tokenizer))

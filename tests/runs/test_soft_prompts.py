@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,10 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from nlpkit.checkpoints import hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
+from nlpkit.models import word2vec
+from nlpkit.runs import soft_prompts
 from nlpkit.runs.open_checkpoint import open_checkpoint
+from nlpkit.runs.run import ModelPart
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 
 TUNE = ("train.tune=prompt", "prompt.tokens=6", "train.weight_decay=0.5")
@@ -158,6 +162,16 @@ def test_soft_prompt_is_refused_where_it_cannot_be(start, tmp_path: Path) -> Non
     (last / peft_layout.WEIGHTS).unlink()
     with pytest.raises(FileError):
         open_checkpoint(last)
+
+
+def test_soft_prompt_is_refused_by_a_family_without_context() -> None:
+    config = word2vec.Config(hidden_size=8)
+    recipe = SimpleNamespace(objective=[SimpleNamespace(name="any")], lora=None, prompt=None)
+    objective = SimpleNamespace(prompt=None, inputs=("input_ids",))
+    with pytest.raises(UsageError, match="do not see each other"):
+        soft_prompts.find(
+            SimpleNamespace(recipe=recipe), objective, ModelPart("word2vec", config, None)
+        )
 
 
 @pytest.mark.slow
