@@ -1,6 +1,6 @@
-"""Write a checkpoint for transformers, with adapters merged, in any precision."""
+"""Write a checkpoint for transformers, with adapters merged, or vectors of tokens for gensim."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from nlpkit import units
@@ -16,13 +16,18 @@ Sources = Annotated[
         "with --average, several",
     ),
 ]
-Out = Annotated[str, argument("OUT", "a directory that is new or empty")]
+Out = Annotated[str, argument("OUT", "a directory that is new or empty; of word2vec a new file")]
 
 
 @dataclass(frozen=True)
 class Asked:
     """How the weights are written, and what a checkpoint does not say itself."""
 
+    to: Literal["transformers", "word2vec"] = option(
+        "--to LAYOUT",
+        "transformers; or word2vec: the vectors of tokens, as text that gensim reads",
+        default="transformers",
+    )
     average: bool = option("--average", "write the mean of the weights of several checkpoints")
     precision: Literal["fp32", "bf16", "fp16"] | None = option(
         "--precision NAME", "fp32, bf16 or fp16; default: as the weights are stored"
@@ -48,11 +53,17 @@ def command(checkpoints: Sources, out: Out, common: Common, asked: Asked) -> Non
     README.md. Every command of nlpkit opens it, and `from_pretrained` if transformers has the
     model. RUN is its best checkpoint, else its latest; RUN/best and RUN/latest are those. An error
     leaves no partial OUT. Prints OUT.
+
+    With --to word2vec, OUT is a text file: tokens and width, then a token and its vector in each
+    line. White space in a token becomes ▁.
     """
     if asked.average and len(checkpoints) < 2:
         raise UsageError("--average: give at least two checkpoints and OUT")
     if len(checkpoints) > 1 and not asked.average:
         raise UsageError("several checkpoints: --average writes the mean of their weights")
+    if asked.to == "word2vec":
+        _write_vectors(checkpoints[0], out, common, asked)
+        return
     from nlpkit.runs.convert import Options, convert
 
     log = common.open_log()
@@ -72,3 +83,16 @@ def command(checkpoints: Sources, out: Out, common: Common, asked: Asked) -> Non
     log.info(f"{made['parameters']:,} parameters in {made['precision']}, {size}")
     log.info(f"to share it, fill in the licence in its README.md, then: {made['upload']}")
     common.print_result(made["checkpoint"], **made)
+
+
+def _write_vectors(checkpoint: str, out: str, common: Common, asked: Asked) -> None:
+    """Write the text file of --to word2vec; raise `UsageError` for options of the other layout."""
+    if replace(asked, to="transformers") != Asked():
+        raise UsageError("--to word2vec: it writes a text file; leave out the other options")
+    from nlpkit.runs.word_vectors import write_text
+
+    log = common.open_log()
+    source = user_path(checkpoint)
+    made = write_text(source, user_path(out), common.family, info=log.info, warn=log.warn)
+    log.info(f"{made['tokens']:,} tokens, {made['width']} numbers each")
+    common.print_result(made["file"], **made)

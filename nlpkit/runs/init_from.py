@@ -33,7 +33,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
-from nlpkit.runs import soft_prompts
+from nlpkit.runs import init_vectors, soft_prompts
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
 
@@ -56,6 +56,8 @@ def model_part(
     elif run_path is not None:
         own = _own_checkpoint(run_path)
     directory = own[0] if own else base or _start(resolved.path(recipe.init_from), info)
+    if not own and not _has_base(recipe) and (part := init_vectors.find_part(recipe, directory)):
+        return part
     prompt = None
     if soft_prompts.is_wanted(recipe):
         directory, prompt = soft_prompts.find_start(newest or directory, bool(newest))
