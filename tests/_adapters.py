@@ -27,6 +27,7 @@ from nlpkit.models import (
     families,
     gpt,
     gpt2,
+    longformer,
     lora,
     roberta,
     t5,
@@ -66,7 +67,10 @@ TARGETS = {
 }
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
-ENCODERS = {"albert": albert, "bert": bert, "electra": electra, "roberta": roberta}
+ENCODERS = {
+    "albert": albert, "bert": bert, "electra": electra, "longformer": longformer,
+    "roberta": roberta,
+}  # fmt: skip
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
 TRANSPOSED |= dict.fromkeys(ENCODERS, False)
 _PLAIN = {name: size for name, size in _ENCODER.items() if name != "intermediate_size"}

@@ -13,6 +13,7 @@ SETTINGS = {"num_buckets": 16, "max_distance": 40, "segment_types": 4}
 KIND_SETTINGS = {
     "cpm_ant": SETTINGS, "local_window": {"window": 5}, "strided": {"stride": 4},
     "fixed": {"stride": 5, "summary": 2}, "block_local": {"block": 5}, "group": {"groups": 3},
+    "longformer": {"window": 6, "dilation": 2, "causal": False},
     "relative_bias": {"num_buckets": 16, "max_distance": 30},
     "relative_bias_causal": {"num_buckets": 12, "max_distance": 30},
 }  # fmt: skip

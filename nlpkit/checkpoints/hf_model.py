@@ -164,8 +164,9 @@ def _match(
     """Return `Config`, the state dict as far as it is there, unused tensors, and all shapes."""
     light, module = families.load(family), families.load_model(family)
     config = hf_reading.read_config(module.FORMAT, light.Config, settings)
-    kinds = settings.get("nlpkit", {}).get("attention", [])
-    config = config.model_copy(update={"attention": tuple(map(AttentionChoice.from_json, kinds))})
+    if kinds := settings.get("nlpkit", {}).get("attention", []):
+        kinds = tuple(map(AttentionChoice.from_json, kinds))
+        config = config.model_copy(update={"attention": kinds})
     hf_reading.check_depth(module.FORMAT, config, tensors)
     skeleton = meta_model(module.Model, config, 1)
     state, unused = hf_reading.read_state(module.FORMAT, config, settings, tensors, skeleton)

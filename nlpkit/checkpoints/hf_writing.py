@@ -37,6 +37,7 @@ class TokenIds:
     eos: int | None = None
     target_start: int | None = None  # begins a target with a source
     target_end: int | None = None
+    separator: int | None = None  # between two texts
 
 
 def to_hf(
@@ -97,6 +98,8 @@ def _add_token_ids(
         settings.setdefault("pad_token_id", ids.pad)
     if form.has_padding:
         settings["pad_token_id"] = -1 if ids.pad is None else ids.pad
+    if form.has_separator:
+        settings["sep_token_id"] = ids.separator
     begin, end = ids.target_start, ids.target_end
     if config.can("encodes_source") and begin is not None and end is not None:
         padding = begin if ids.pad is None else ids.pad
@@ -156,8 +159,7 @@ def save_tensors(
         return
     path.touch()
     permissions = path.stat().st_mode
-    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(contiguous, path, metadata=metadata)
+    save_file({name: each.contiguous() for name, each in tensors.items()}, path, metadata=metadata)
     path.chmod(permissions)
 
 
@@ -192,11 +194,12 @@ def choose_generation(
     ends = list(objective.eos_token_ids)
     two = isinstance(tokenizer, SourceAndTarget)  # the model's padding may be a word of the targets
     padding = None if two else settings.get("pad_token_id")
+    fillers = [padding, tokenizer.pad_id, *ends]
     found: JsonObject = {
         "bos_token_id": settings.get("bos_token_id"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         # Finished sequences of a batch are filled with it, also where texts have no padding.
-        "pad_token_id": _first(padding, tokenizer.pad_id, *ends),
+        "pad_token_id": next((n for n in fillers if n is not None and n >= 0), None),
         "decoder_start_token_id": settings.get("decoder_start_token_id"),
     }
     found = {name: value for name, value in found.items() if value is not None}
@@ -210,18 +213,14 @@ def find_token_ids(objective: object, tokenizer: Tokenizer | None, config: Model
     if tokenizer is None:
         return TokenIds()
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
-    targets: tuple[int | None, ...] = (None, None)
+    others: tuple[int | None, ...] = ()
     if tokenizer_files.is_extendable(tokenizer):
-        targets = tuple(tokenizer.special_id(token) for token in config.target_tokens)
+        others = tuple(map(tokenizer.special_id, (*config.target_tokens, config.task_tokens[1])))
     eos = ends[0] if ends else tokenizer.eos_id
-    return TokenIds(tokenizer.pad_id, tokenizer.bos_id, eos, *targets)
+    return TokenIds(tokenizer.pad_id, tokenizer.bos_id, eos, *others)
 
 
 def write_generation(directory: Path, settings: JsonObject) -> None:
     """Write the file, unless there are no settings."""
     if settings:
         _write_json(directory / GENERATION, settings)
-
-
-def _first(*values: int | None) -> int | None:
-    return next((value for value in values if value is not None and value >= 0), None)

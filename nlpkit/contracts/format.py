@@ -62,6 +62,7 @@ class HfFormat:
     # Write `pad_token_id`, because the models there leave tokens of this id out. It is -1, the id
     # of no token, for a tokenizer without padding.
     has_padding: bool = False
+    has_separator: bool = False  # Write `sep_token_id`, by which the models there find texts.
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
     read_config: Callable[[Settings, Values], Values] = lambda settings, sizes: sizes
     # `join` merges or splits tensors of our state dict as `names` requires; `split` reverses it.

@@ -101,6 +101,10 @@ class Kind(Protocol):
         kernel = self.KERNEL_WITHOUT_FIELDS
         return self.VISIBILITY if kernel is None else _OF_KERNEL[kernel]
 
+    def required_fields(self, config: Any) -> frozenset[str]:
+        """Return the fields that the family must provide with these settings."""
+        return frozenset({*self.FIELDS} - {*self.OPTIONAL})
+
     def tensors(self, config: Any, heads: int, head_dim: int) -> Mapping[str, ParamSpec]:
         """Return the learned tensors that a family must hold for this kind.
 

@@ -199,7 +199,7 @@ class ModelConfig(FrozenConfig):
         if not self.default_attention:
             return "the family has no attention whose kind could be chosen"
         kind = choice.module
-        missing = {*kind.FIELDS} - {*kind.OPTIONAL} - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
+        missing = kind.required_fields(choice.config) - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
         if missing:
             return f"it reads {', '.join(sorted(missing))}, which the family does not provide"
         dropout = self.dropout_of_attention

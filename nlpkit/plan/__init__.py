@@ -21,6 +21,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import step_flops
+from nlpkit.models.layers.encoder import number_texts
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import baseline, build, checks, fit_memory, planned
@@ -270,7 +271,11 @@ def draw_mask(plan: Planned, path: Path) -> None:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     tokenizer = _find_tokenizer(plan)
     batch = to_device(plan.first, torch.device("cpu"))
-    layout = Layout(batch.lengths, "cpu").with_fields(batch.fields)
+    layout = Layout(batch.lengths, "cpu")
+    texts = {}
+    if (types := batch.fields.get("token_type_ids")) is not None:  # as the model says of them
+        texts["text"] = number_texts(layout, types, plan.part.config.delimiters)
+    layout = layout.with_fields({**texts, **batch.fields})
     kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.head_groups or (c,)]
     masks = {}
     for kind in [kind for kind in kinds if kind.module.mask is not None] or kinds[:1]:

@@ -1,7 +1,8 @@
-"""The kinds `strided`, `fixed`, `block_local`, `group`: masks by their formulas, backends, heads.
+"""The kinds that are made of ranges: masks by their formulas, backends, heads.
 
-The masks are built here by loops over positions, from Child et al. 2019 (sec. 4.3) and from
-`spec/attention.md`. Attention is torch's softmax over these masks, each document by itself.
+The masks are built here by loops over positions, from Child et al. 2019 (sec. 4.3), from Beltagy et
+al. 2020 (sec. 3.1) and from `spec/attention.md`. Attention is torch's softmax over these masks,
+each document by itself.
 """
 
 import math
@@ -34,10 +35,18 @@ CHOICES = [
     AttentionChoice.of("fixed", stride=4, summary=4),
     *(AttentionChoice.of("block_local", block=b, causal=c) for b in (1, 7) for c in (True, False)),
     *(AttentionChoice.of("group", groups=g) for g in (2, 3, 8)),
+    *(
+        AttentionChoice.of("longformer", window=w, dilation=d, global_tokens=g, causal=c)
+        for w, d, g, c in (
+            (2, 1, "none", False), (6, 1, "first", False), (4, 3, "first", False),
+            (6, 2, "none", True), (4, 1, "first", True),
+        )
+    ),
 ]  # fmt: skip
 SPLIT = [
     AttentionChoice.of("strided", stride=4, pattern="split"),
     AttentionChoice.of("fixed", stride=6, summary=2, pattern="split"),
+    AttentionChoice.of("longformer", window=4, dilation=(1, 3), causal=True),
 ]
 
 
@@ -65,6 +74,12 @@ def _sees(choice, i, j, n):
             c.stride - c.summary, c.stride
         )
         return {"fa1": own, "fa2": summary, "both": own or summary}[c.pattern]
+    if choice.kind == "longformer":
+        # w / 2 tokens to each side, d apart; a global token sees all, and all see it.
+        half = c.window // 2 * c.dilation
+        window = range(i - half, i + half + 1, c.dilation)
+        seen = j in window or (c.global_tokens == "first" and 0 in (i, j))
+        return seen and (not c.causal or j <= i)
     if choice.kind == "block_local":
         return i // c.block == j // c.block and (not c.causal or j <= i)
     # Group i sees group (i + 1) mod M, M the number of groups that hold tokens.
@@ -180,7 +195,7 @@ def test_backend_equals_torchs_softmax_with_gradients(choice, backend) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(15))
 def test_sparse_equals_reference_over_random_packs_and_settings(seed) -> None:
     # Documents and settings that fill several tiles, which the short packs above do not.
     rng = random.Random(seed)
@@ -192,7 +207,14 @@ def test_sparse_equals_reference_over_random_packs_and_settings(seed) -> None:
         AttentionChoice.of("fixed", stride=stride, summary=rng.randint(1, stride)),
         AttentionChoice.of("block_local", block=stride, causal=rng.random() < 0.5),
         AttentionChoice.of("group", groups=rng.randint(2, 9)),
-    ][seed % 4]
+        AttentionChoice.of(
+            "longformer",
+            window=2 * stride,
+            dilation=rng.choice([1, 3, (1, 2)]),
+            global_tokens=rng.choice(["none", "first"]),
+            causal=rng.random() < 0.5,
+        ),
+    ][seed % 5]
     lengths = [rng.choice([1, 2, 30, 130, 260, 300]) for _ in range(rng.randint(1, 4))]
     qkv, grad = _inputs(sum(lengths), seed)
     layout = Layout(lengths)
@@ -309,6 +331,7 @@ def _request(choice, layout, **changes) -> Request:
         (AttentionChoice.of("fixed", stride=128, summary=12), 1.4),
         (AttentionChoice.of("block_local", block=256), 1.5),
         (AttentionChoice.of("group", groups=20), 1.1),
+        (AttentionChoice.of("longformer", window=512, causal=False), 1.4),
     ],
     ids=_name,
 )  # fmt: skip

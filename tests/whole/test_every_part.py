@@ -119,12 +119,12 @@ def test_every_cell_of_the_table_of_objectives_and_families(
 
 
 # The families that take a kind; others may refuse it.
-DECODERS, ENCODERS = {"gpt", "gpt2"}, {"albert", "bert", "electra", "roberta", "xlm"}
+DECODERS, ENCODERS = {"gpt", "gpt2"}, {"albert", "bert", "electra", "longformer", "roberta", "xlm"}
 CAUSAL = DECODERS | {"roberta", "xlm", "bart", "t5", "transformer"}
 EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}
 TAKEN: dict[str, set[str]] = {
     **dict.fromkeys(["causal", "fixed", "local_window", "relative_bias_causal", "strided"], CAUSAL),
-    **dict.fromkeys(["aft", "block_local", "linear", "lsh"], EITHER),
+    **dict.fromkeys(["aft", "block_local", "linear", "longformer", "lsh"], EITHER),
     **dict.fromkeys(["memory_compressed", "relative_keys"], EITHER),
     "cosformer": EITHER - {"t5"},
     **dict.fromkeys(["full", "group", "relative", "relative_bias"], DECODERS | ENCODERS),

@@ -6,7 +6,8 @@ are causal triangles side by side. The ranges are found by a search in the sorte
 of all pairs is ever made. A block has some rows in turn, and tiles: parts of the keys that they
 see. Pairs are hidden only where the ranges of the first rows end, or those of the last rows begin.
 
-N queries, K keys, H heads; a range has M queries and L keys, a block R rows, a tile E keys.
+N queries, K keys, H heads; a range has L keys and M queries that see one of them, a block R rows, a
+tile E keys.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A range: the order of its queries, all of them, and its keys, and its blocks."""
+    """A range: the order of the queries that see one of its keys, that of its keys, its blocks."""
 
     queries: Order
     keys: Order
@@ -109,9 +110,10 @@ def _make_cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
     start = torch.searchsorted(sorted_keys, of_queries + given.first.clamp(0, end))
     stop = torch.searchsorted(sorted_keys, of_queries + given.last.clamp(-1, end), right=True)
     queries = (of_queries + q["position"]).sort(stable=True).indices
+    queries = queries[(stop > start)[queries]]  # the others see nothing of this range
     start, stop = start[queries], stop[queries]
     return Cut(
-        queries=Order.of(queries, len(queries)),
+        queries=Order.of(queries, len(of_queries)),
         keys=Order.of(seen[order], len(of_keys)),
         blocks=tuple(Block(r, _make_tiles(start[r], stop[r])) for r in _split_rows(start, stop)),
     )
@@ -121,11 +123,13 @@ def _split_rows(start: Tensor, stop: Tensor) -> list[slice]:
     # Where the keys are elsewhere than those of the row before, a tile would hide most of them.
     leaps = (start.diff().abs() >= _ROWS // 2).nonzero().squeeze(1) + 1
     bounds = [0, *leaps.tolist(), len(start)]
-    found = []
+    found: list[slice] = []
+    if not len(start):
+        return found
     for top, bottom in itertools.pairwise(bounds):
         widest = int((stop[top:bottom] - start[top:bottom]).max())
         blocks = _split_evenly(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
-        found += [rows for rows in blocks if bool((stop[rows] > start[rows]).any())]
+        found += blocks
     return found
 
 

@@ -4,11 +4,13 @@ The defaults are the paper's base model. The model is in `model.py`, so that a r
 without torch.
 """
 
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import Activation, AttentionDropout
-from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import TEXT_FIELDS, EncoderConfig
 
 MODEL_TYPE = "albert"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -18,6 +20,8 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 
 class Config(EncoderConfig):
     """Sizes of an ALBERT; the vocabulary's comes from the tokenizer."""
+
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = TEXT_FIELDS
 
     embedding_size: Size = Field(
         128, description="width of the embeddings; a linear layer makes them hidden_size wide"

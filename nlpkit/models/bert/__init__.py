@@ -6,7 +6,7 @@ without torch.
 
 from typing import ClassVar
 
-from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import TEXT_FIELDS, EncoderConfig
 
 MODEL_TYPE = "bert"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -17,5 +17,5 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 class Config(EncoderConfig):
     """Sizes of a BERT; the vocabulary's comes from the tokenizer."""
 
-    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"first", "last"})
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"first", "last"}) | TEXT_FIELDS
     CAN: ClassVar[tuple[str, ...]] = (*EncoderConfig.CAN, "given_positions")

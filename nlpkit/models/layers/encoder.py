@@ -1,8 +1,8 @@
 """What the families of BERT's kind share: embeddings, post-norm layers, heads, the way of a pack.
 
 A family derives its `Model` from `EncoderModel` and adds what it has more.
-N tokens of the pack, M selected rows, S sequences, C hidden_size, E width of the embeddings,
-V vocabulary.
+N tokens of the pack, M selected rows, S sequences, H heads, D width of a head, C hidden_size,
+E width of the embeddings, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.request import Layout
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder_config import EncoderConfig, PostNormConfig
 from nlpkit.models.layers.packs import dropout, first_states, layout_within, select_rows
@@ -52,14 +52,15 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         own = select_rows(x, rows)
-        q, k, v = (
-            layer(states).unflatten(1, (self.heads, -1))
-            for layer, states in ((self.query, own), (self.key, x), (self.value, x))
-        )
-        seen = self.project(attend(q, k, v).flatten(1))
+        seen = self.project(self.attend(own, x, attend).flatten(1))
         x = self.attention_norm(own + dropout(seen, self.dropout, self.training))
         added = self.down(self.activation(self.up(x)))
         return self.output_norm(x + dropout(added, self.output_dropout, self.training))
+
+    def attend(self, own: Tensor, x: Tensor, attend: attention.Attend) -> Tensor:
+        """Return (M, H, D), what the tokens `own` (M, C) see of all tokens (N, C)."""
+        projected = self.query(own), self.key(x), self.value(x)
+        return attend(*(states.unflatten(1, (self.heads, -1)) for states in projected))
 
 
 class Embeddings(nn.Module):
@@ -119,7 +120,7 @@ class Layers(nn.Module):
         kinds = self.attention_tensors
         heads = kinds.heads_like(weight, dropout_rate, backend)
         layout = layout.with_fields(fields)
-        attends = kinds.prepare(heads, layout, cache=cache)
+        attends = self.prepare(heads, layout, cache)
         self.attention_choice = attention.reasons(attends)
         *before, last = zip(self.order, attends, strict=True)
         for layer, attend in before:
@@ -136,6 +137,12 @@ class Layers(nn.Module):
         attend = attention.prepare(choice, heads, queries, tensors=kinds.of(choice), keys=layout)
         return layer(x, kinds.bind(attend, len(self.order) - 1), rows)
 
+    def prepare(
+        self, heads: Heads, layout: Layout, cache: Cache | None = None
+    ) -> list[attention.Attend]:
+        """Return the attention of each layer."""
+        return self.attention_tensors.prepare(heads, layout, cache=cache)
+
 
 def _queries(layout: Layout, rows: Tensor) -> Layout | None:
     """Return the layout of the tokens `rows` (M,) alone; None if a sequence has none of them."""
@@ -144,6 +151,19 @@ def _queries(layout: Layout, rows: Tensor) -> Layout | None:
     if 0 in sizes or bool((owners.diff() < 0).any()):
         return None
     return Layout(sizes, layout.device)
+
+
+def number_texts(layout: Layout, types: Tensor, delimiters: int) -> Tensor:
+    """Return (N,): 1 in the first of two texts, 2 in the second, 0 in delimiters and single texts.
+
+    By the token types (N,), which are 0 up to the first of the `delimiters` between two texts, then
+    1. What is before the first text counts to it, what is behind the second to that.
+    """
+    owner, place = layout.document_ids, layout.positions
+    sizes = torch.zeros(len(layout.lengths), dtype=torch.int64, device=types.device)
+    second = sizes.index_add(0, owner, (types == 0).long())[owner]  # where type 1 begins
+    is_first, is_second = place < second - 1, place >= second + delimiters - 1
+    return (is_first + 2 * is_second.long()) * (second < layout.token_lengths)
 
 
 class TransformedHead(OutputHead):
@@ -220,9 +240,21 @@ class EncoderModel(TransformedHead):
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions if positions is None else positions, types)
         x = x if self.widen is None else self.widen(x)
+        if types is not None:
+            fields = {**fields, **self._text_fields(layout, types)}
         states = self.layers(x, layout, self.backend, fields, rows, cache)
         self.attention_choice = self.layers.attention_choice
         return states
+
+    def _text_fields(self, layout: Layout, types: Tensor) -> dict[str, Tensor]:
+        """Return the token types and the numbers of texts, if a kind of attention reads them."""
+        config = self.config
+        if not any("text" in choice.module.FIELDS for choice in config.attention):
+            return {}
+        return {
+            "token_type_ids": types,
+            "text": number_texts(layout, types, config.delimiters),
+        }
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""

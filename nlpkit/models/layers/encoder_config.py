@@ -19,6 +19,9 @@ from nlpkit.models.config import (
     check_heads,
 )
 
+# What `EncoderModel.encode` tells attention of the texts of a sequence, beside token types.
+TEXT_FIELDS = frozenset({"token_type_ids", "text"})
+
 
 class PostNormConfig(ModelConfig):
     """Sizes of a post-norm encoder; the vocabulary's comes from the tokenizer."""

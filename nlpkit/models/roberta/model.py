@@ -13,11 +13,11 @@ from torch import Tensor
 
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import Settings, Values
-from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel
 from nlpkit.models.layers.head import TaskHead
+from nlpkit.models.layers.positions import count_positions
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -57,23 +57,9 @@ class Model(EncoderModel):
             ValueError: a sequence is longer than `max_positions`.
         """
         layout = self.layout(lengths, input_ids, cache)
-        positions = _positions(input_ids, layout, self.config.padding_idx)
+        positions = count_positions(input_ids, layout, self.config.padding_idx)
         types = torch.zeros_like(input_ids)
         return self.encode(layout, input_ids, types, positions=positions, rows=rows, cache=cache)
-
-
-def _positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
-    """Return the positions (N,) of transformers: `padding_idx` + 1, + 2, … in each sequence.
-
-    A token with the id `padding_idx`, which is rarely in a text, has the position `padding_idx`
-    and is not counted, unless it is in a cache.
-    """
-    counted = (ids != padding_idx).long()
-    total = counted.cumsum(0)
-    first = layout.cu_seqlens[:-1].long()
-    before = (total - counted)[first]  # those of the sequences before
-    past = layout.positions[first]  # tokens of the same sequences in a cache
-    return (total + (past - before)[layout.document_ids]) * counted + padding_idx
 
 
 def _read_config(settings: Settings, sizes: Values) -> Values:

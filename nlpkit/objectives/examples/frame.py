@@ -88,7 +88,9 @@ def _template(model_config: ModelSettings) -> Template:
     pair = [first, "$A:0", *between, "$B:1", f"{end}:1", last]
     one, two = (" ".join(filter(None, parts)) for parts in (single, pair))
     found = Template(one, two, (model_config.mask_token,))
-    return found if model_config.can("pairs") else found.without_types()
+    # A model with one type, as the released Longformers, takes no types in transformers.
+    has_types = model_config.can("pairs") and model_config.setting("type_vocab_size", 2) > 1
+    return found if has_types else found.without_types()
 
 
 def frame_tokens(model_config: ModelSettings) -> tuple[str, ...]:

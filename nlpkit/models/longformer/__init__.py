@@ -1,0 +1,56 @@
+"""Settings of Longformer, RoBERTa's encoder for long documents (Beltagy et al. 2020).
+
+The defaults are the paper's base model. The model is in `model.py`, so that a recipe is checked
+without torch.
+"""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from nlpkit.attention.choice import AttentionChoice
+from nlpkit.config import Size
+from nlpkit.models.layers.encoder_config import TEXT_FIELDS, EncoderConfig
+
+MODEL_TYPE = "longformer"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+KIND = "longformer"  # of attention, whose global tokens have projections of their own here
+
+
+class Config(EncoderConfig):
+    """Sizes of a Longformer; the vocabulary's comes from the tokenizer."""
+
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = TEXT_FIELDS
+    CAN: ClassVar[tuple[str, ...]] = ("pairs",)
+    task_tokens: ClassVar[tuple[str, str, str]] = ("<s>", "</s>", "</s>")
+    delimiters: ClassVar[int] = 2  # as RoBERTa
+    mask_token: ClassVar[str] = "<mask>"
+
+    max_positions: Size = Field(4096, description="learned positions: the longest sequence")
+    norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
+    padding_idx: int = Field(
+        1, ge=0, description="id of the padding token; positions are counted from the number after"
+    )
+
+    @property
+    def position_rows(self) -> int:
+        """The rows of the table of positions; those up to `padding_idx` are of no token."""
+        return self.max_positions + self.padding_idx + 1
+
+    @property
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
+        """The paper's window of 512 tokens, and the first token of a sequence is global."""
+        return (AttentionChoice.of(KIND, causal=False),)
+
+    @property
+    def has_default_attention(self) -> bool:
+        """Whether transformers computes the windows: it has no dilation, and is told of globals."""
+        return all(choice.kind == KIND and choice.config.dilations == (1,) for choice in self.kinds)
+
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
+        """Return why the family cannot have this kind of attention, or None."""
+        if self._with_defaults(choice).visibility != "bidirectional":
+            return "its global tokens see both sides, and so do all others"
+        return super().refuses_attention(choice)

@@ -1,0 +1,240 @@
+"""Longformer (Beltagy et al. 2020, arXiv 2004.05150) over packs, in transformers' layout.
+
+RoBERTa's encoder with the attention kind `longformer`: a token sees a window and the global tokens;
+a global token sees all tokens of its sequence, by queries, keys and values of its own (sec. 3.1,
+Linear Projections for Global Attention). Token types exist, as in transformers; the released models
+have one, and then they only say which text is global.
+N tokens of the pack, M selected rows, G global tokens, K tokens of sequences that have one,
+S sequences, H heads, D width of a head, C hidden_size, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.attention.cache import Cache
+from nlpkit.attention.choice import AttentionChoice
+from nlpkit.attention.kinds import longformer
+from nlpkit.contracts.format import Settings, Values
+from nlpkit.contracts.kind import Tokens
+from nlpkit.contracts.request import Heads, Layout
+from nlpkit.models.formats import encoder_format
+from nlpkit.models.formats.encoder_format import ENCODER
+from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
+from nlpkit.models.layers.head import Head, TaskHead
+from nlpkit.models.layers.packs import select_rows
+from nlpkit.models.layers.positions import count_positions
+from nlpkit.models.longformer import KIND, Config
+
+LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
+
+
+class PooledHead(Head):
+    """A dense layer with tanh, dropout, then `Head`: the pooler and the scores of a choice."""
+
+    def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
+        super().__init__(hidden_size, outputs, dropout, bias)
+        self.dense = nn.Linear(hidden_size, hidden_size)
+        nn.init.normal_(self.dense.weight, std=0.02)
+        nn.init.zeros_(self.dense.bias)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return super().forward(torch.tanh(self.dense(states)))
+
+
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead.of_two(
+        "LongformerForSequenceClassification", "classifier.out_proj", "classifier.dense"
+    ),
+    "token_classification": TaskHead("LongformerForTokenClassification", "classifier"),
+    "question_answering": TaskHead("LongformerForQuestionAnswering", "qa_outputs"),
+    "multiple_choice": TaskHead(
+        "LongformerForMultipleChoice",
+        "classifier",
+        kind=PooledHead,
+        modules={"dense": "longformer.pooler.dense"},
+    ),
+}
+# The rules of transformers' classes for global tokens; without one it asks for a mask.
+_RULES = {
+    "LongformerForSequenceClassification": "first",
+    "LongformerForQuestionAnswering": "question",
+    "LongformerForMultipleChoice": "answer",
+}
+
+
+@dataclass(frozen=True)
+class GlobalAttend(attention.Attend):
+    """Attention of all tokens, and beside it that of the global ones."""
+
+    rows: Tensor  # (G,) the global tokens
+    keys: Tensor | None  # (K,) what they see; None: all N
+    attend_globally: attention.Attend
+
+
+class LongformerEmbeddings(Embeddings):
+    """Embeddings for which types count up to the last one that has a row."""
+
+    def forward(self, words: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+        return super().forward(words, positions, types.clamp(max=len(self.type_embedding) - 1))
+
+
+class LongformerLayer(Layer):
+    """A layer whose global tokens have queries, keys and values of their own."""
+
+    def __init__(self, config: Config):
+        super().__init__(config)
+        width = config.hidden_size
+        self.query_global = nn.Linear(width, width)
+        self.key_global = nn.Linear(width, width)
+        self.value_global = nn.Linear(width, width)
+
+    def attend(self, own: Tensor, x: Tensor, attend: attention.Attend) -> Tensor:
+        """Return (N, H, D), what all tokens see."""
+        seen = super().attend(own, x, attend)
+        if not isinstance(attend, GlobalAttend):
+            return seen
+        keys = select_rows(x, attend.keys)
+        projected = (
+            self.query_global(x[attend.rows]),
+            self.key_global(keys),
+            self.value_global(keys),
+        )
+        of_globals = attend.attend_globally(
+            *(states.unflatten(1, (self.heads, -1)) for states in projected)
+        )
+        return seen.index_copy(0, attend.rows, of_globals.to(seen.dtype))
+
+
+class LongformerLayers(Layers):
+    """Layers of which some or all have global tokens."""
+
+    def __init__(self, config: Config):
+        layers = [LongformerLayer(config) for _ in range(config.num_layers)]
+        super().__init__(config, (nn.ModuleList(layers), layers))
+
+    def prepare(
+        self, heads: Heads, layout: Layout, cache: Cache | None = None
+    ) -> list[attention.Attend]:
+        """Return the attention of each layer; that of global tokens is prepared once per kind."""
+        kinds = self.attention_tensors.of_layers
+        made = {choice: _attend_globally(choice, heads, layout) for choice in dict.fromkeys(kinds)}
+        attends = super().prepare(heads, layout, cache)
+        return [
+            GlobalAttend(attend.backend, attend.reason, attend.run, *made[choice])
+            if made[choice]
+            else attend
+            for choice, attend in zip(kinds, attends, strict=True)
+        ]
+
+
+def _attend_globally(
+    choice: AttentionChoice, heads: Heads, layout: Layout
+) -> tuple[Tensor, Tensor | None, attention.Attend] | tuple[()]:
+    """Return the global tokens of a kind, what they see, and their attention; () if none is.
+
+    The backend is torch's choice of `auto`: one that is named may be made for windows.
+    """
+    if choice.kind != KIND:
+        return ()
+    every = torch.arange(layout.total, device=layout.device)
+    fields = {"position": layout.positions}
+    fields |= {name: field for name, field in layout.fields.items() if field is not None}
+    rows = longformer.find_global(choice.config, Tokens(fields, every)).nonzero().squeeze(1)
+    counts = torch.bincount(layout.document_ids[rows], minlength=len(layout.lengths)).tolist()
+    if not any(counts):
+        return ()
+    found = [number for number, count in enumerate(counts) if count]
+    queries = Layout([counts[number] for number in found], layout.device)
+    keys, of_keys = None, layout
+    if len(found) < len(counts):
+        chosen = torch.isin(layout.document_ids, torch.tensor(found, device=layout.device))
+        keys = chosen.nonzero().squeeze(1)
+        of_keys = Layout([layout.lengths[number] for number in found], layout.device)
+    heads = replace(heads, backend="auto")
+    return rows, keys, attention.prepare(AttentionChoice.of("full"), heads, queries, keys=of_keys)
+
+
+class Model(EncoderModel):
+    """Longformer with its head of masked tokens."""
+
+    config: Config
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        embeddings = LongformerEmbeddings(config, config.hidden_size, config.position_rows)
+        super().__init__(config, vocab_size, backend, embeddings)
+        self.make_head(config, vocab_size, config.hidden_size, "gelu")
+        self.reset_parameters()
+
+    def make_layers(self) -> Layers:
+        """Return the layers with global tokens."""
+        return LongformerLayers(self.config)
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
+
+        `token_type_ids` (N,) int64 say which text of its sequence a token is in.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = self.layout(lengths, input_ids)
+        positions = count_positions(input_ids, layout, self.config.padding_idx)
+        # The last layer computes all tokens: among the rows, global ones would have to be found.
+        states = self.encode(layout, input_ids, token_type_ids, positions=positions)
+        return select_rows(states, rows)
+
+
+def _more_settings(config: Config) -> Values:
+    settings: Values = {"max_position_embeddings": config.position_rows}
+    if config.has_default_attention:
+        kinds = [config.kinds[n % len(config.kinds)] for n in range(config.num_layers)]
+        settings["attention_window"] = [choice.config.window for choice in kinds]
+    return settings
+
+
+def _read_config(settings: Settings, sizes: Values) -> Values:
+    windows = settings.get("attention_window", 512)
+    windows = [windows] if isinstance(windows, int) else [*windows]
+    named = [_RULES[name] for name in settings.get("architectures") or () if name in _RULES]
+    rule = named[0] if named else "none"
+    if len({*windows}) == 1:
+        windows = windows[:1]
+    kinds = [
+        AttentionChoice.of(KIND, causal=False, window=window, global_tokens=rule)
+        for window in windows
+    ]
+    limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
+    return sizes | {"max_positions": limit, "attention": tuple(kinds)}
+
+
+_LAYER = encoder_format.LAYER | {
+    f"{name}_global": f"attention.self.{name}_global" for name in ("query", "key", "value")
+}
+_FORMAT = replace(
+    ENCODER,
+    architecture="LongformerForMaskedLM",
+    body="longformer.",
+    names={
+        **encoder_format.body_names("longformer.", parts=_LAYER),
+        "output_dense": "lm_head.dense",
+        "output_norm": "lm_head.layer_norm",
+    },
+    # The pooler of a bare LongformerModel is in that of multiple choice alone.
+    ignored=(*ENCODER.ignored, "pooler"),
+    sizes={**ENCODER.sizes, "padding_idx": "pad_token_id"},
+    defaults={**ENCODER.defaults, "pad_token_id": 1},
+    more_settings=_more_settings,
+    has_separator=True,
+    read_config=_read_config,
+)
+FORMAT = encoder_format.with_decoder(_FORMAT, "lm_head.decoder", "lm_head.bias")
