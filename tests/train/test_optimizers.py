@@ -102,7 +102,7 @@ def test_matrices_are_all_but_tables_heads_projections_and_vectors(family: str) 
         and not any(f".{word}" in name for word in ("widen", "attention_tensors"))
     }  # fmt: skip
     assert {*found} == of_layers
-    assert found
+    assert bool(found) == (family != "word2vec")  # two tables alone
     assert not {*registry.load("models", family).VOCABULARY} & {*found}
 
 
