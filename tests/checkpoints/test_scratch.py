@@ -59,7 +59,7 @@ def watch():
         time.sleep(0.002)
 thread = threading.Thread(target=watch)
 thread.start()
-convert(Path(sys.argv[1]), Path(sys.argv[2]), Options(precision="bf16", max_shard=100_000_000))
+convert(Path(sys.argv[1]), Path(sys.argv[2]), Options(precision="bf16", max_shard=20_000_000))
 done = True
 thread.join()
 print((peak - start) // 1024)
@@ -80,9 +80,10 @@ def _sparse_release(folder: Path, sizes: dict) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.slow
 def test_convert_of_a_release_needs_no_more_memory_for_more_layers(tmp_path: Path) -> None:
     peaks = []
-    for layers in (2, 8):
+    for layers in (2, 30):
         wide = {"dim_model": 1024, "num_heads": 8, "dim_head": 128, "dim_ff": 2560}
         sizes = SIZES | wide | {"num_layers": layers}
         released = _sparse_release(tmp_path / f"release{layers}", sizes)
@@ -92,7 +93,7 @@ def test_convert_of_a_release_needs_no_more_memory_for_more_layers(tmp_path: Pat
         )
         assert result.returncode == 0, result.stderr
         peaks.append(int(result.stdout))
-    index = json.loads((tmp_path / "out8" / "model.safetensors.index.json").read_text())
-    assert index["metadata"]["total_size"] > 190_000_000
-    # 6 layers more are 145 MB as bf16; a matrix of one layer is 10 MB in float32.
-    assert peaks[1] < peaks[0] + 60
+    index = json.loads((tmp_path / "out30" / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] > 700_000_000
+    # 28 layers more are 670 MB as bf16; what malloc keeps varies by 200 MB, whatever the layers.
+    assert peaks[1] < peaks[0] + 400
