@@ -203,12 +203,13 @@ def find(path_or_name: str) -> Path:
         return names[path_or_name]
     if path.is_dir():
         raise FileError(f"{path_or_name}: is a directory, not a recipe")
-    raise FileError(f"{path_or_name}: no such recipe{_suggest(path.stem, names)}")
+    raise FileError(f"{path_or_name}: no such recipe{_suggest(path, names)}")
 
 
-def _suggest(word: str, names: Collection[str]) -> str:
+def _suggest(path: Path, names: Collection[str]) -> str:
     """Return the nearest packaged recipe, also in a folder, or all that are in none."""
-    inside = [name for name in names if name.endswith(f"/{word}")]
-    near = registry.suggest(word, inside or names)
+    inside = [name for name in names if name.endswith(f"/{path.stem}")]
+    whole = registry.suggest(path.as_posix(), names) if path.parent.name else ""
+    near = whole or registry.suggest(path.stem, inside or names)
     outside = ", ".join(name for name in names if "/" not in name)
     return near.replace("mean ", "mean the packaged recipe ") or f"; packaged: {outside}"
