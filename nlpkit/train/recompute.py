@@ -28,8 +28,8 @@ def check(model: nn.Module) -> None:
     if not layers(model):
         raise UsageError(
             "train.gradient_checkpointing: the model has no layers that can be computed again one "
-            "by one: torch computes all layers of a recurrent network in one call, and each step "
-            "in time needs the one before; set it to false"
+            "by one: it has none, or is a recurrent network, whose layers torch computes in one "
+            "call and whose steps in time need the one before; set it to false"
         )
 
 
