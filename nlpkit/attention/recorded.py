@@ -23,7 +23,7 @@ class Weights:
     """The weights (H, N, K) of the queries of a pack for its keys, in one layer."""
 
     name: str  # of the module that computes it without numbers, such as `encoder.layers`
-    layer: int  # the how manieth time that modules of this name compute, from 1
+    layer: int  # from 1, counted among the modules of this name as they compute
     call: int  # of the calls in this time, from 1; a model of two streams has two
     values: Tensor
 
