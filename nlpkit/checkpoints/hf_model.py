@@ -3,6 +3,7 @@
 The tables of names and settings are those of the family (`FORMAT`, `models/formats/hf_format.py`).
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,12 @@ def read_model_type(settings: JsonMapping) -> object:
     return model_type.removeprefix(OWN_TYPE) if isinstance(model_type, str) else model_type
 
 
+def model_types(family: str) -> tuple[str, ...]:
+    """Return transformers' names of a family, first its own."""
+    light = families.load(family)
+    return light.MODEL_TYPE, *light.MORE_MODEL_TYPES
+
+
 def find_family(settings: JsonMapping, directory: Path, family: str | None = None) -> str:
     """Return the family that reads a checkpoint.
 
@@ -91,11 +98,11 @@ def find_family(settings: JsonMapping, directory: Path, family: str | None = Non
             return named
         except UsageError as error:
             raise FileError(f"{file}: made by family {named}: {error}") from error
-    types = {name: families.load(name).MODEL_TYPE for name in registry.names("models")}
+    types = {name: model_types(name) for name in registry.names("models")}
     model_type = read_model_type(settings)
-    fitting = [name for name, known in types.items() if model_type == known]
+    fitting = [name for name, known in types.items() if model_type in known]
     if not fitting:
-        shipped = ", ".join(sorted(types.values()))
+        shipped = ", ".join(sorted(itertools.chain(*types.values())))
         raise FileError(
             f"{file}: model_type {model_type!r} is none of {shipped}; a family of your own: "
             "--family mylab.NAME, or in a recipe model: {family: mylab.NAME}"

@@ -117,7 +117,7 @@ def _add_head(
     settings["id2label"] = dict(enumerate(names))
     settings["label2id"] = {name: i for i, name in enumerate(names)}
     if head.architecture:
-        settings["architectures"] = [head.architecture]
+        settings["architectures"] = [head.class_for("".join(settings["architectures"]))]
 
 
 def write_folders(directory: Path, folders: Folders, max_shard: int | None = None) -> None:

@@ -10,6 +10,7 @@ class Family(Protocol):
 
     Config: type[FrozenConfig]  # a `ModelConfig`: sizes, kinds of attention, capabilities
     MODEL_TYPE: str  # transformers' name of the family, `model_type` in config.json
+    MORE_MODEL_TYPES: tuple[str, ...] = ()  # further names of it, whose checkpoints it opens
     DEFAULT_OBJECTIVE: str = ""  # of a checkpoint that names no objective
     # Parameters whose first dimension is the vocabulary; empty: it reads and predicts no tokens.
     VOCABULARY: tuple[str, ...] = ("token_embedding",)

@@ -210,4 +210,4 @@ class ModelConfig(FrozenConfig):
             )
         if choice.is_bounded and self._with_defaults(choice).config.max_length is None:
             return "the family has no longest sequence; set attention.max_length"
-        return choice.refuses_heads(self.num_heads)
+        return choice.refuses_heads(self.num_heads, self.setting("num_key_heads"))

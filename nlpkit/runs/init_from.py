@@ -180,12 +180,12 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
         return None
     family = recipe.model.family
     if (directory / "config.json").is_file():
-        ours = families.load(family).MODEL_TYPE
+        ours = hf_model.model_types(family)
         theirs = read_model_type(hf_layout.read_settings(directory))
-        if ours != theirs:
+        if theirs not in ours:
             raise UsageError(
                 f"init_from: {directory} has model_type {theirs}, and family {family} of the "
-                f"section model {ours}; remove the section"
+                f"section model {', '.join(ours)}; remove the section"
             )
     return family
 

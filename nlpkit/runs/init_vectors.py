@@ -30,7 +30,7 @@ def find_part(recipe: Recipe, directory: Path) -> ModelPart | None:
     if model is None or model.family is None or not (directory / "config.json").is_file():
         return None
     settings = hf_layout.read_settings(directory)
-    if hf_model.read_model_type(settings) == families.load(model.family).MODEL_TYPE:
+    if hf_model.read_model_type(settings) in hf_model.model_types(model.family):
         return None
     try:
         source = hf_model.find_family(settings, directory)

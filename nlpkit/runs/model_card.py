@@ -183,7 +183,7 @@ def find_pipeline(
     form = family.FORMAT
     if form.architecture not in architectures:
         for kind, head in family.TASK_HEADS.items():
-            if head.architecture in architectures:
+            if head.is_of(architectures):
                 return kind.replace("sequence_", "text_").replace("_", "-"), ""
     inner = [(form.folders[folder].pipeline, folder) for folder in folders]
     return next(iter(inner), (form.pipeline, ""))

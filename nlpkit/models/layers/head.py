@@ -59,6 +59,8 @@ class DenseHead(Head):
 class TaskHead:
     """transformers' model with a task's layer: its class, its names of the layer, and the bias.
 
+    A class that begins with `For` is that end of the name of the model's class.
+
     Without a class, transformers has no such model: the checkpoint keeps the class of the family.
     """
 
@@ -75,6 +77,16 @@ class TaskHead:
     ) -> "TaskHead":
         """Return a head with another layer, which is called `dense` in transformers."""
         return cls(architecture, layer, kind=kind, modules={"dense": dense})
+
+    def is_of(self, architectures: Iterable[str]) -> bool:
+        """Return whether one of these classes has this head."""
+        is_end, own = self.architecture.startswith("For"), self.architecture
+        return any(name.endswith(own) if is_end else name == own for name in architectures)
+
+    def class_for(self, whole: str) -> str:
+        """Return the class with this head, where the complete model is of the class `whole`."""
+        is_end = self.architecture.startswith("For")
+        return whole.partition("For")[0] + self.architecture if is_end else self.architecture
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -122,7 +134,7 @@ def find_head(
 ) -> TaskHead | None:
     """Return the head of a checkpoint, or None: by its class, else by the name of its layer."""
     heads = [head for head in module.TASK_HEADS.values() if head.names[HEAD] in tensors]
-    named = [head for head in heads if head.architecture in architectures]
+    named = [head for head in heads if head.is_of(architectures)]
     own = [_OWN] if _OWN.names[HEAD] in tensors else []
     return next(iter([*named, *own, *heads]), None)
 
