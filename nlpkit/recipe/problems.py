@@ -106,6 +106,8 @@ def _explain(path: Path, found: list[ErrorDetails], document: Document, known: K
         if error["type"] == NAME_ALONE:
             what_is_wrong += f": {_suggest_key(path, error['ctx']['key'], value, place)}"
         return Problem.at(place, path, what_is_wrong)
+    # Of a union, the branch whose type the value has is the one meant.
+    error = found[expected.index(None)]
     what = describe_error(error)
     if error["type"] in _RULES:
         what += f", got {place.text or value}"

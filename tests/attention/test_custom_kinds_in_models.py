@@ -22,7 +22,7 @@ from nlpkit.models.gpt2.model import Model
 from nlpkit.runs.build import model_part
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
-from nlpkit.selftest import leaks
+from nlpkit.selftest import leaks, resuming
 from tests import _provable, _tiny
 
 CONSTANT = {
@@ -276,3 +276,11 @@ def test_selftest_finds_a_defect_of_a_fast_form(
         assert proof(bench.subject)[0]
         monkeypatch.setattr(Chunks, "of", classmethod(broken))
         assert not proof(bench.subject)[0]
+
+
+def test_resumed_run_has_the_hashes_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    kind = "{kind: lsh, chunk: 4, buckets: 4, rounds: 2, seed: 3}"
+    path = _tiny.write(tmp_path, text=GPT2.replace("ATTENTION", kind))
+    with _provable.of_recipe(path) as bench:
+        passed, figure = resuming.resume(bench)
+    assert passed, figure
