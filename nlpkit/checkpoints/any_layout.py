@@ -13,7 +13,6 @@ import torch
 
 from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, tokenizer_files
-from nlpkit.checkpoints.files import OPTIMIZER_STATE
 from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.disk import file_sha256, read_json
 from nlpkit.errors import FileError, UsageError
@@ -227,5 +226,4 @@ def _find_base(directory: Path, adapter: JsonMapping) -> Path:
 
 def _hash_weights(directory: Path) -> str:
     """Return a SHA-256 over the weights of a checkpoint directory."""
-    names = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
-    return file_sha256(*sorted(names))
+    return file_sha256(*hf_layout.list_weights(directory))

@@ -7,6 +7,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from nlpkit.checkpoints.files import OPTIMIZER_STATE
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
@@ -15,6 +16,8 @@ from nlpkit.json_types import JsonMapping, JsonObject
 WEIGHTS = "model.safetensors"
 PICKLE = "pytorch_model.bin"  # read where there is no other file: tensors alone
 INDEX = f"{WEIGHTS}.index.json"
+_FOREIGN = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "*.gguf", "*.onnx")
+_WRAPPED = "module."
 ADAPTERS = "adapter_config.json"  # of peft; beside it, there are no weights of a model
 NOTES = "nlpkit.json"  # the objective with its settings, which transformers does not need
 
@@ -73,9 +76,27 @@ def _named_folders(settings: JsonMapping, directory: Path) -> list[str]:
     return folders
 
 
+def list_weights(directory: Path) -> list[Path]:
+    """Return the files of weights that are read: safetensors, or else those of torch."""
+    files = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
+    return sorted(files) or sorted(directory.glob("pytorch_model*.bin"))
+
+
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
     """Return the tensors of `model.safetensors`, or else of `pytorch_model.bin`."""
+    tensors = _read_files(directory)
+    # So DistributedDataParallel calls what it wraps.
+    if tensors and all(name.startswith(_WRAPPED) for name in tensors):
+        return {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
+    return tensors
+
+
+def _read_files(directory: Path) -> dict[str, Tensor]:
     here = [name for name in (WEIGHTS, PICKLE) if any(directory.glob(f"{name}*"))]
+    if not here and (found := [p.name for name in _FOREIGN for p in directory.glob(name)]):
+        raise FileError(
+            f"{directory}: has {found[0]} alone; weights are read from {WEIGHTS} or {PICKLE}"
+        )
     name = here[0] if here else WEIGHTS
     index = directory / f"{name}.index.json"
     if not index.is_file():

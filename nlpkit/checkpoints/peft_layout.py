@@ -218,11 +218,8 @@ def drop_copies(form: HfFormat, tensors: dict[str, Tensor], names: Mapping[str, 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
     """Return the tensors of adapters, by the names of transformers and LoRA without peft's own."""
-    path = directory / WEIGHTS
-    if not path.is_file():
-        pickled = (directory / "adapter_model.bin").is_file()
-        hint = "; adapter_model.bin is a pickle, which is not opened" if pickled else ""
-        raise FileError(f"{path}: no such file{hint}")
+    path, pickled = directory / WEIGHTS, directory / "adapter_model.bin"
+    path = pickled if pickled.is_file() and not path.is_file() else path
     tensors = hf_layout.load_tensors(path)
     hf_layout.check_dtypes(path, tensors)
     return {

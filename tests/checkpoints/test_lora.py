@@ -325,13 +325,20 @@ def test_lora_tensors_that_do_not_fit_are_refused(
     assert named in str(caught.value)
 
 
-def test_lora_pickled_adapters_are_not_opened(tmp_path: Path) -> None:
+def test_lora_adapters_that_torch_saved_open_as_tensors_alone(tmp_path: Path) -> None:
     _adapters.base("cpm_ant", tmp_path / "base")
     _adapters.peft_model("cpm_ant", tmp_path / "base").save_pretrained(
         tmp_path / "peft", safe_serialization=True
     )
-    (tmp_path / "peft" / peft_layout.WEIGHTS).rename(tmp_path / "peft" / "adapter_model.bin")
-    with pytest.raises(FileError, match=r"adapter_model.bin is a pickle, which is not opened"):
+    expected = open_checkpoint(tmp_path / "peft").model.state_dict()
+    safe, pickled = tmp_path / "peft" / peft_layout.WEIGHTS, tmp_path / "peft/adapter_model.bin"
+    tensors = load_file(safe)
+    safe.unlink()
+    torch.save(tensors, pickled)
+    opened = open_checkpoint(tmp_path / "peft").model.state_dict()
+    assert all(torch.equal(opened[name], tensor) for name, tensor in expected.items())
+    torch.save({**tensors, "x": Path("x")}, pickled)
+    with pytest.raises(FileError, match=r"adapter_model.bin: not a file of tensors alone"):
         open_checkpoint(tmp_path / "peft")
 
 

@@ -10,29 +10,40 @@ from torch import Tensor
 
 from nlpkit.errors import FileError
 
+_REFUSED = "not a file of tensors alone, and nothing else is opened"
+
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
     """Return the tensors of a state dict; raise `FileError` for anything else."""
     if not path.is_file():
         raise FileError(f"{path}: no such file")
+    # An archive is memory-mapped: a tensor takes memory only when it is read.
+    zipped = _is_archive(path)
     try:
-        with open(path, "rb") as file:
-            # A zip archive is memory-mapped: a tensor takes memory only when it is read.
-            zipped = file.read(2) == b"PK"
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # an error is reported below
             state = torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     # A broken or hostile pickle can raise anything.
     except Exception as error:
-        raise FileError(
-            f"{path}: not a file of tensors alone, and nothing else is opened: {_why(error)}"
-        ) from error
+        raise FileError(f"{path}: {_REFUSED}: {_why(error)}") from error
     if not isinstance(state, dict) or not state:
         raise FileError(f"{path}: holds {type(state).__name__}; a state dict has names and tensors")
     for name, tensor in state.items():
         if not isinstance(name, str) or not _is_plain(tensor):
             raise FileError(f"{path}: {name!r} is no plain tensor")
     return state
+
+
+def _is_archive(path: Path) -> bool:
+    """Return whether torch saved an archive, and not, as before 2020, pickles one by one."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(2)
+    except OSError as error:
+        raise FileError(f"{path}: cannot be read: {error.strerror}") from error
+    if begin != b"PK" and begin[:1] != b"\x80":
+        raise FileError(f"{path}: {_REFUSED}: torch did not save it; was it downloaded as a whole?")
+    return begin == b"PK"
 
 
 def _why(error: Exception) -> str:
@@ -42,6 +53,8 @@ def _why(error: Exception) -> str:
         return f"it calls {named[1]}"
     if isinstance(error, pickle.UnpicklingError):
         return "a pickle of other things"
+    if isinstance(error, (EOFError, OSError)) or re.search("EOF|PytorchStreamReader|mmap", text):
+        return "it is damaged or cut short"
     return f"{type(error).__name__}: {text.partition('. ')[0][:200]}"
 
 
