@@ -32,8 +32,8 @@ from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
-from nlpkit.train.machine import to_device
-from nlpkit.train.schedule import batches_per_epoch, long_warmup, mean_batches
+from nlpkit.train.schedule import long_warmup
+from nlpkit.train.step_sizes import batches_per_epoch, mean_batches
 
 
 def make(
@@ -104,7 +104,7 @@ def describe(plan: Planned) -> JsonObject:
     filled = packing_efficiency(bins, data.examples.sizes, settings.batch_budget)
     of_epoch = np.concatenate([bins.items, bins.leftover]) % len(data.examples)
     epoch_tokens = int(data.examples.sizes[of_epoch].sum())
-    steps_per_epoch = float(batches_per_epoch(stream)) / mean_batches(settings)
+    steps_per_epoch = float(batches_per_epoch(stream)) / mean_batches(settings, stream)
     return {
         "data": {
             "train": _describe_corpus(data.train) | {"examples": len(data.examples)},
@@ -116,7 +116,7 @@ def describe(plan: Planned) -> JsonObject:
         },
         "packing": {
             "tokens_per_batch": settings.batch_budget,
-            "batches_per_step": mean_batches(settings),
+            "batches_per_step": mean_batches(settings, stream),
             "tokens_per_epoch": epoch_tokens,
             "steps": steps,
             "warmup_steps": settings.warmup_steps if steps else None,
@@ -149,7 +149,7 @@ def describe_model(plan: PlannedModel, flops_per_step: float) -> JsonObject:
 def _count_flops(plan: Planned) -> float:
     first, part = plan.first, plan.part
     targets = count_projections(plan.data.objective, first)
-    return mean_batches(plan.settings) * step_flops(
+    return mean_batches(plan.settings, plan.stream) * step_flops(
         *(part.family, part.config, plan.vocab_size),
         *(first.lengths, targets, first.fields.get(SOURCE_LENGTHS, ())),
     )
@@ -270,7 +270,7 @@ def draw_mask(plan: Planned, path: Path) -> None:
     if not plan.part.config.kinds:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     tokenizer = _find_tokenizer(plan)
-    batch = to_device(plan.first, torch.device("cpu"))
+    batch = machine.to_device(plan.first, torch.device("cpu"))
     layout = Layout(batch.lengths, "cpu")
     texts = {}
     if (types := batch.fields.get("token_type_ids")) is not None:  # as the model says of them

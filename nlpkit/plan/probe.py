@@ -17,7 +17,7 @@ from nlpkit.runs.planned import Planned
 from nlpkit.runs.trial import Measured, Times, longest_tokens, measure
 from nlpkit.train import machine
 from nlpkit.train.budget import KNOWN_BY
-from nlpkit.train.schedule import mean_batches
+from nlpkit.train.step_sizes import mean_batches
 
 FULL = 0.8  # share of the memory above which the plan warns
 _SAMPLE_BYTES = 1 << 25
@@ -51,7 +51,7 @@ def _estimate_time(plan: Planned, times: Times) -> JsonObject:
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
     cost = Cost(
-        batch * mean_batches(settings) + times.update,
+        batch * mean_batches(settings, plan.stream) + times.update,
         times.held_out_token * held_out,
         _measure_saving(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
     )
@@ -60,7 +60,7 @@ def _estimate_time(plan: Planned, times: Times) -> JsonObject:
     assert steps is not None
     occasions = (steps, *_count_occasions(plan, steps))
     whole = cost.of(*occasions)
-    tokens = float(np.mean(times.tokens)) * mean_batches(settings)
+    tokens = float(np.mean(times.tokens)) * mean_batches(settings, plan.stream)
     figures = (batch, times.update, cost.step, tokens / cost.step, *whole, sum(whole))
     return dict(zip((*names, *counts), (*figures, round(steps * tokens), *occasions), strict=True))
 
@@ -145,7 +145,8 @@ def advise(plan: Planned, found: Measured) -> str:
     free = FULL * found.limit - found.state
     fitting = int(free / found.per_token) if found.per_token and free > 0 else 0
     most = min(fitting, settings.batch_budget - 1)
-    divisors = [n for n in range(1, most + 1) if settings.tokens_per_step % n == 0]
+    step = settings.tokens_per_step or 0  # with rows_per_step, batches may have any size
+    divisors = [n for n in range(1, most + 1) if step % n == 0]
     longest_example = int(plan.data.examples.sizes.max())
     if divisors and divisors[-1] >= longest_example:
         return head + f"set train.tokens_per_batch={divisors[-1]}"

@@ -29,7 +29,8 @@ from nlpkit.runs.planned import PlannedModel
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import with_special_tokens
 from nlpkit.tokenizers.library.source_and_target import join_sides
-from nlpkit.train.schedule import mean_batches, resolve_steps
+from nlpkit.train.schedule import resolve_steps
+from nlpkit.train.step_sizes import mean_batches
 
 _SENTENCE = 25  # tokens of a made-up sentence
 
@@ -44,7 +45,7 @@ class Sketch(PlannedModel):
     @property
     def tokens_per_step(self) -> float:
         """The tokens of a full optimizer step, those of sources included."""
-        return mean_batches(self.settings) * self.settings.batch_budget
+        return mean_batches(self.settings, None) * self.settings.batch_budget
 
     @property
     def flops_per_step(self) -> float:
@@ -69,6 +70,10 @@ def make(resolved: Resolved) -> Sketch:
     if recipe.train.steps is None:
         given = "budget" if recipe.train.budget else "epochs"
         raise UsageError(f"--no-data: train.{given} depends on data or machine; set train.steps")
+    if recipe.train.rows_per_step is not None:
+        raise UsageError(
+            "--no-data: train.rows_per_step depends on data, how long rows are; set tokens_per_step"
+        )
     part = build.model_part(resolved)
     tokenizer = _make_tokenizer(resolved, part)
     vocab_size = 0 if tokenizer is None else tokenizer.vocab_size
@@ -171,7 +176,7 @@ def describe(plan: Sketch) -> JsonObject:
         "data": {"vocabulary": plan.vocab_size},
         "packing": {
             "tokens_per_batch": settings.batch_budget,
-            "batches_per_step": mean_batches(settings),
+            "batches_per_step": mean_batches(settings, None),
             "steps": settings.steps,
             "warmup_steps": settings.warmup_steps,
             "longest_sequence": max(batch.lengths),

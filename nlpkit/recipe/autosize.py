@@ -24,6 +24,7 @@ from nlpkit.recipe.settings import Recipe
 from nlpkit.recipe.training_defaults import (
     LENGTHS,
     OTHERS,
+    ROWS,
     SCHEDULE,
     SETTINGS,
     WARMUPS,
@@ -146,6 +147,8 @@ class _Autosize:
             found["tokens_per_step"] = batch
         if any(name in self.train for name in LENGTHS):
             del found["steps"]
+        if ROWS in self.train:
+            del found["tokens_per_step"]
         return {name: value for name, value in found.items() if name not in self.train}
 
     def _is_suitable(self, others: Recipe) -> bool:

@@ -23,7 +23,8 @@ SMALLEST_STEP, LARGEST_STEP = 512, 2**20
 LENGTHS = ("steps", "epochs", "budget")
 WARMUPS = ("warmup_ratio", "warmup_steps")
 OTHERS = ("tokens_per_step", "lr", "schedule")
-SETTINGS = (*LENGTHS, *WARMUPS, *OTHERS)  # of `train`
+ROWS = "rows_per_step"  # in place of tokens_per_step
+SETTINGS = (*LENGTHS, *WARMUPS, *OTHERS, ROWS)  # of `train`
 
 
 class Refused(Exception):
@@ -70,7 +71,7 @@ class Defaults:
     def _choose_length(self, parameters: int, has_vocabulary: bool) -> JsonObject:
         """Return steps or epochs, and the tokens of a step."""
         has_length = any(name in self.given for name in LENGTHS)
-        if has_length and "tokens_per_step" in self.given:
+        if has_length and ("tokens_per_step" in self.given or ROWS in self.given):
             return {}
         epoch = estimate_tokens(self.recipe.data, self.base) if has_vocabulary else None
         if epoch is None and not has_length:
@@ -82,6 +83,8 @@ class Defaults:
         by_text = epoch is not None and EPOCHS * epoch < tokens
         if epoch is not None and by_text:
             tokens = EPOCHS * epoch
+        if epoch is not None and ROWS in self.given:
+            return {"epochs": EPOCHS if by_text else float(f"{tokens / epoch:.3g}")}
         found: JsonObject = {}
         step = self.given.get("tokens_per_step")
         if step is None:

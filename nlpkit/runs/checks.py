@@ -13,7 +13,6 @@ from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.run import ModelPart
-from nlpkit.train.processes import is_sharded
 
 
 def check_objective(resolved: Resolved, part: ModelPart) -> None:
@@ -51,6 +50,8 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
 
 def check_optimizer(resolved: Resolved, processes: int) -> None:
     """Raise `UsageError` if FSDP shards parameters that `train.optimizer` needs whole."""
+    from nlpkit.train.processes import is_sharded
+
     optimizer = resolved.recipe.train.optimizer
     if is_sharded(processes) and not optimizer.module.SHARDED:
         folder = optimizer.FOLDER

@@ -104,6 +104,7 @@ def candidates(planned: Planned, processes: int) -> list[int]:
     Those are preferred that give every process as many batches.
     """
     step, longest = planned.settings.tokens_per_step, int(planned.data.examples.sizes.max())
+    assert step is not None  # train.memory excludes rows_per_step
     sizes = [n for n in range(longest, step + 1) if step % n == 0]
     return [n for n in sizes if step // n % processes == 0] or sizes
 
@@ -144,7 +145,7 @@ def choose(
         planned.settings = planned.settings.model_copy(update={"gradient_checkpointing": on})
         found = _fit(planned, sizes, most, precision)
         if found.peak <= most:
-            number = number_of(settings.tokens_per_step // found.tokens_per_batch, "batches")
+            number = number_of(found.settings(settings).batches_per_step, "batches")
             note(
                 f"train.memory: {limit}: {number} of {found.tokens_per_batch:,} tokens a step, "
                 f"about {format_bytes(found.peak)} at the peak"

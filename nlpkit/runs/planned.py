@@ -14,7 +14,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import build
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
-from nlpkit.train.schedule import ResolvedTraining, batches_per_step, resolve_steps
+from nlpkit.train.schedule import ResolvedTraining, make_stream, resolve_steps
 from nlpkit.train.settings import Config
 
 
@@ -91,8 +91,6 @@ def plan(
     resolved: Resolved, settings: Config, part: ModelPart, data: Data, device: torch.device
 ) -> Planned:
     """Return the run with these settings of `train`."""
-    stream = Stream(
-        data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
-    )
+    stream = make_stream(settings)(data.examples)
     training = resolve_steps(settings, stream)
     return Planned(resolved, training, part, data.vocab_size, data, stream, device)

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
-from nlpkit.data.loader import Progress, Step, Stream, steps
+from nlpkit.data.loader import Progress, Step, steps
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
@@ -33,7 +33,7 @@ from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
 from nlpkit.train.machine import is_wrapped, make_accelerator
 from nlpkit.train.optim import optimizers
-from nlpkit.train.schedule import ResolvedTraining, batches_per_step, resolve_steps
+from nlpkit.train.schedule import ResolvedTraining, make_stream, resolve_steps
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import Pace, State
 
@@ -124,9 +124,7 @@ def prepare(
 
         fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
         settings = fitted.settings(settings) if fitted else settings
-    stream = Stream(
-        data.examples, budget=settings.batch_budget, batches_per_step=batches_per_step(settings)
-    )
+    stream = make_stream(settings)(data.examples)
     settings = resolve_steps(settings, stream)
     module = _make_module(resolved, part, data, settings)
     parts = resolved, directory, module, stream, device
@@ -207,10 +205,8 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
     """Yield the steps after `state`: endless with a budget, else up to `train.steps`."""
     settings = run.settings
     known = settings.known_steps
-    source = Stream(
+    source = make_stream(settings)(
         run.data.examples,
-        budget=settings.batch_budget,
-        batches_per_step=batches_per_step(settings),
         start=state.position,
         progress=Progress(state.step, known, None if known else lambda: state.progress(settings)),
         rank=run.accelerator.process_index,

@@ -243,5 +243,6 @@ def _shorten(resolved: Resolved, warmup: int, longest: int) -> Resolved:
     values: JsonObject = dict.fromkeys(("epochs", "budget", "warmup_ratio", "patience"))
     values |= {"steps": STEPS, "warmup_steps": min(warmup, STEPS // 2), "log_every": 1}
     values |= {"tokens_per_batch": budget, "tokens_per_step": 2 * budget, "workers": 0}
+    values["rows_per_step"] = None
     values |= {"eval_every": EVAL_EVERY, "save_every": SAVE_EVERY, "keep": 2, "trackers": []}
     return _change_train(resolved, values)

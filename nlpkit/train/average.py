@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlpkit.train import shards
-from nlpkit.train.settings import AverageConfig
+from nlpkit.train.average_settings import AverageConfig
 
 
 class Average:

@@ -7,7 +7,7 @@
 import math
 from collections.abc import Callable
 from fractions import Fraction
-from itertools import accumulate, count
+from functools import partial
 
 from pydantic import Field
 
@@ -50,20 +50,6 @@ class ResolvedTraining(Config):
         return max(0.0, (step - first) / max(1, end - first))
 
 
-def batches_per_epoch(stream: Stream) -> Fraction:
-    """Return the number of batches in one epoch, estimated from the packing of the first epoch.
-
-    Examples that are carried over to the next epoch count for their own epoch: if a corpus fills
-    2.5 batches, 2 epochs are 5 batches, although the first one is planned as 2. The result is the
-    same in every process.
-    """
-    bins, sizes = stream.plan(0), stream.examples.sizes
-    packed, leftover = (
-        int(sizes[items % len(sizes)].sum()) for items in (bins.items, bins.leftover)
-    )
-    return Fraction(len(bins) * (packed + leftover), packed)
-
-
 def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
     """Return the settings with `steps`, `warmup_steps` and `decay_steps`.
 
@@ -72,9 +58,9 @@ def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
     """
     steps = settings.steps if settings.budget is None else GRID
     if steps is None:
-        assert stream is not None
-        epochs = _exact(settings.epochs or 0)
-        steps = _count_steps(epochs * batches_per_epoch(stream), settings)
+        from nlpkit.train.step_sizes import count_steps
+
+        steps = count_steps(_exact(settings.epochs or 0), settings, stream)
         if steps > LARGEST["int"]:
             most = LARGEST["int"]
             raise UsageError(f"train.epochs: {settings.epochs:g} are more than {most} steps")
@@ -124,34 +110,24 @@ def lr_factor(step: float, settings: ResolvedTraining) -> float:
     return min(step / warmup if step < warmup else 1.0, low + (1 - low) * shape)
 
 
+def make_stream(settings: Config) -> Callable[..., Stream]:
+    """Return `Stream` with the size of steps and batches: what is left are its other arguments."""
+    if settings.rows_per_step:
+        from nlpkit.train.step_sizes import make_row_stream
+
+        return make_row_stream(settings)
+    size = batches_per_step(settings)
+    return partial(Stream, budget=settings.batch_budget, batches_per_step=size)
+
+
 def batches_per_step(settings: Config) -> int | Callable[[int], int]:
     """Return the batches of a step over all processes, or a function of its number 1, 2, …."""
     chosen, usual = settings.schedule, settings.batches_per_step
-    batches = chosen.module.batches
-    if batches is None:
+    if chosen.module.batches is None:
         return usual
+    from nlpkit.train.step_sizes import batches_of_schedule
 
-    def of_step(step: int) -> int:
-        number = batches(step, chosen.config, usual)
-        if type(number) is not int or number < 1:
-            raise UsageError(f"train.schedule: {chosen.name} gives step {step} {number!r} batches")
-        return number
-
-    return of_step
-
-
-def mean_batches(settings: ResolvedTraining) -> float:
-    """Return the mean number of batches of a step; with a budget of time, of the first one."""
-    size, steps = batches_per_step(settings), settings.known_steps or 1
-    return size if isinstance(size, int) else sum(map(size, range(1, steps + 1))) / steps
-
-
-def _count_steps(batches: Fraction, settings: Config) -> int:
-    """Return the number of steps with so many batches, rounded up."""
-    size = batches_per_step(settings)
-    if isinstance(size, int):
-        return math.ceil(batches / size)
-    return next(n for n, end in enumerate(accumulate(map(size, count(1))), 1) if end >= batches)
+    return batches_of_schedule(chosen, usual)
 
 
 def stable_end(settings: ResolvedTraining) -> int | None:

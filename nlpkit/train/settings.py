@@ -5,20 +5,20 @@ from typing import Annotated, Any, ClassVar, Literal, cast
 from pydantic import (
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     SerializationInfo,
     ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
-from pydantic_core import CoreSchema, PydanticCustomError
+from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part, Workers, name_in
 from nlpkit.contracts.optimizer import OptimizerPart
 from nlpkit.contracts.schedule import SchedulePart
 from nlpkit.json_types import JsonObject
+from nlpkit.train.average_settings import AverageConfig
 from nlpkit.train.trackers import Tracker
 from nlpkit.units import parse_bytes, parse_duration
 
@@ -29,6 +29,8 @@ _EXCLUDE = (  # pairs of settings of which one may be given
     *(("budget", name) for name in ("steps", "epochs", "warmup_steps")),
     ("warmup_ratio", "warmup_steps"),
     ("memory", "tokens_per_batch"),
+    ("tokens_per_step", "rows_per_step"),
+    ("memory", "rows_per_step"),
 )
 # Settings that not every optimizer, or schedule, uses.
 _OF_OPTIMIZERS = ("beta1", "beta2", "adam_eps")
@@ -68,38 +70,6 @@ class Schedule(Part):
         return settings if len(settings) > 1 else self.name
 
 
-class AverageConfig(FrozenConfig):
-    """The average of the weights that is judged and saved in place of the weights."""
-
-    name: Literal["ema", "last"] = Field(
-        description="ema: exponential moving average; last: mean of the last checkpoints"
-    )
-    decay: float = Field(
-        0.999, gt=0, lt=1, description="ema: the old average's share in the new one"
-    )
-    checkpoints: int = Field(5, gt=0, description="last: the number of averaged checkpoints")
-    every: int = Field(
-        10, gt=0, description="last: steps between them; the last one is that of the last step"
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, settings: Any) -> Any:
-        return {"name": settings} if isinstance(settings, str) else settings
-
-    def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
-        names = ("checkpoints", "every") if self.name == "ema" else ("decay",)
-        return dict.fromkeys(names, f"with average {self.name}")
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonObject:
-        section = handler(core)
-        return {"if": {"type": "string"}, "then": section["properties"]["name"], "else": section}
-
-
 class Config(FrozenConfig):
     """Length, learning rate, precision and checkpoints of training."""
 
@@ -108,7 +78,11 @@ class Config(FrozenConfig):
             "anyOf": [{"required": [length]} for length in ("steps", "epochs", "budget")]
         }
     )
-    ALTERNATIVES: ClassVar = (("steps", "epochs", "budget"), ("warmup_steps", "warmup_ratio"))
+    ALTERNATIVES: ClassVar = (
+        ("steps", "epochs", "budget"),
+        ("warmup_steps", "warmup_ratio"),
+        ("tokens_per_step", "rows_per_step"),
+    )
 
     # These two are defined before `steps`, because the check of `steps` reads them.
     budget: str | None = Field(
@@ -125,12 +99,20 @@ class Config(FrozenConfig):
         validate_default=True,
         description="optimizer steps in all; or give epochs, or a budget of time",
     )
-    tokens_per_step: int = Field(16384, gt=0, le=2**24, description="tokens of an optimizer step")
+    tokens_per_step: int | None = Field(
+        16384, gt=0, le=2**24, description="tokens of an optimizer step; or give rows_per_step"
+    )
+    rows_per_step: int | None = Field(
+        None,
+        gt=0,
+        description="rows (examples) of an optimizer step, whatever their length; instead of "
+        "tokens_per_step",
+    )
     tokens_per_batch: int | None = Field(
         None,
         gt=0,
         description="tokens of one forward and backward pass (gradients are accumulated up to a "
-        "step); default: tokens_per_step, at most 4096",
+        "step); default: tokens_per_step, at most 4096; with rows_per_step 4096",
     )
     optimizer: Optimizer = Field(
         default_factory=lambda: Optimizer.model_validate("adamw"),
@@ -217,10 +199,12 @@ class Config(FrozenConfig):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_replay(cls, given: Any) -> Any:
-        """Drop `replay: null`, which recipes of runs have that nlpkit 0.1 began."""
+    def _prepared(cls, given: Any) -> Any:
+        """Drop `replay: null` of runs that nlpkit 0.1 began; let rows take the place of tokens."""
         if isinstance(given, dict) and given.get("replay", "") is None:
-            return {name: value for name, value in given.items() if name != "replay"}
+            given = {name: value for name, value in given.items() if name != "replay"}
+        if isinstance(given, dict) and given.get("rows_per_step") is not None:
+            return {"tokens_per_step": None} | given
         return given
 
     @field_validator("steps", mode="before")
@@ -251,7 +235,9 @@ class Config(FrozenConfig):
                     f"{one}: {_show(first)} and train.{other}: {_show(second)} exclude each other; "
                     "remove one of them"
                 )
-        if self.tokens_per_batch and self.tokens_per_step % self.tokens_per_batch:
+        if not self.tokens_per_step and not self.rows_per_step:
+            raise ValueError("tokens_per_step: null needs rows_per_step")
+        if self.tokens_per_batch and (self.tokens_per_step or 0) % self.tokens_per_batch:
             raise ValueError(
                 f"tokens_per_step: {self.tokens_per_step} is not a multiple of "
                 f"tokens_per_batch {self.tokens_per_batch}"
@@ -287,12 +273,12 @@ class Config(FrozenConfig):
         """Return the token budget of one forward and backward pass."""
         if self.tokens_per_batch:
             return self.tokens_per_batch
-        return next(size for size in range(4096, 0, -1) if self.tokens_per_step % size == 0)
+        return next(size for size in range(4096, 0, -1) if (self.tokens_per_step or 0) % size == 0)
 
     @property
     def batches_per_step(self) -> int:
-        """Return the packed batches of `tokens_per_step`, over all processes."""
-        return self.tokens_per_step // self.batch_budget
+        """Return the packed batches of `tokens_per_step`, over all processes; 0 of rows."""
+        return (self.tokens_per_step or 0) // self.batch_budget
 
 
 def _show(value: float | str) -> str:

@@ -173,6 +173,9 @@ class Pace:
 
     def seconds_left(self, state: State, tokens_per_second: float) -> float:
         """Return the seconds until the end of the run at this speed."""
+        if self.settings.rows_per_step:  # steps to come have as many tokens as those before
+            tokens = state.tokens / state.step * (self.settings.steps - state.step)
+            return tokens / max(tokens_per_second, 1e-9)
         batches = self._batches[-1] - self._batches[state.step]
         return batches * self.settings.batch_budget / max(tokens_per_second, 1e-9)
 

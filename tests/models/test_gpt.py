@@ -336,6 +336,10 @@ def test_recipe_of_the_paper_has_the_papers_sizes() -> None:
     train = made.train
     assert (train.lr, train.warmup_steps, train.schedule.name) == (2.5e-4, 2000, "cosine")
     assert train.tokens_per_step == 64 * 512
+    for name in ("classify", "entail", "similarity", "choice"):
+        tuned = recipe.load(f"gpt1_paper_{name}").recipe.train
+        assert (tuned.rows_per_step, tuned.tokens_per_step, tuned.epochs) == (32, None, 3)
+        assert (tuned.lr, tuned.schedule.name, tuned.warmup_ratio) == (6.25e-5, "linear", 0.002)
     assert train.weight_decay == 0.01
     (adamw,) = optimizers(Model(SMALL, VOCAB), train)
     decayed, spared = adamw.param_groups

@@ -9,6 +9,7 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.config import FrozenConfig
+from nlpkit.data.files import estimate_tokens
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.models import families, meta, sizes
 from nlpkit.recipe import training_defaults
@@ -142,6 +143,10 @@ def test_much_text_gives_twenty_tokens_for_each_parameter(tmp_path):
     assert found.train.tokens_per_step == 16384
     assert found.train.steps == round(20 * count / 16384)
     assert found.train.epochs is None
+    rows = recipe.load(str(path), ["train.rows_per_step=8"]).recipe.train  # of the same tokens
+    estimated = estimate_tokens(found.data, tmp_path)
+    assert estimated is not None
+    assert rows.epochs == pytest.approx(20 * count / estimated, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -153,6 +158,9 @@ def test_much_text_gives_twenty_tokens_for_each_parameter(tmp_path):
         (["train.budget=1h"], {"steps": None, "epochs": None, "tokens_per_step": 512}),
         (["train.tokens_per_step=600"], {"epochs": 4, "tokens_per_step": 600}),
         (["train.tokens_per_batch=300"], {"tokens_per_step": 600}),
+        (["train.rows_per_step=8"], {"epochs": 4, "tokens_per_step": None, "rows_per_step": 8}),
+        (["train.rows_per_step=8", "train.steps=5"], {"steps": 5, "tokens_per_step": None}),
+        (["train.rows_per_step=null"], {"epochs": 4, "tokens_per_step": 512}),
         (["objective.max_length=1000"], {"tokens_per_step": 1024}),
         (["train.lr=1e-4"], {"lr": 1e-4}),
         (["train.schedule=cosine"], {"schedule": "cosine", "warmup_ratio": 0.1}),

@@ -18,8 +18,8 @@ from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.average import Average
+from nlpkit.train.average_settings import AverageConfig
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.settings import AverageConfig
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
 from tests._schema import validator

@@ -21,7 +21,7 @@ from nlpkit.evaluate import source
 from nlpkit.plan import probe
 from nlpkit.runs import checks, fastest_precision
 from nlpkit.runs.planned import Planned
-from nlpkit.train import machine
+from nlpkit.train import machine, processes
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.optimizers import muon
 from tests import _tiny, _tiny_tasks
@@ -163,7 +163,7 @@ def test_two_processes_give_the_losses_of_one_and_resume(
 def test_an_optimizer_that_needs_whole_parameters_is_refused_with_fsdp(
     tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "is_sharded", lambda processes: processes > 1)
+    monkeypatch.setattr(processes, "is_sharded", lambda number: number > 1)
     for name in registry.names("train/optimizers"):
         resolved = recipe.load(str(tiny), [f"train.optimizer={name}"])
         checks.check_optimizer(resolved, 2)

@@ -19,8 +19,9 @@ from nlpkit.errors import UsageError
 from nlpkit.report import history, page
 from nlpkit.runs.planned import Planned
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.schedule import batches_per_epoch, long_warmup, lr_factor, resolve_steps
+from nlpkit.train.schedule import long_warmup, lr_factor, resolve_steps
 from nlpkit.train.settings import Config
+from nlpkit.train.step_sizes import batches_per_epoch
 from tests import _tiny, _tiny_tasks
 
 # Of a row: 18 tokens, so that 5 rows fill a batch and 25 rows are 5 batches, 2 of them a step.

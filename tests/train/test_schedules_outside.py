@@ -18,11 +18,11 @@ from nlpkit.train.schedule import (
     ResolvedTraining,
     batches_per_step,
     lr_factor,
-    mean_batches,
     resolve_steps,
 )
 from nlpkit.train.settings import Config
 from nlpkit.train.state import Pace, State
+from nlpkit.train.step_sizes import mean_batches
 from tests import _tiny
 from tests.parts import ramp
 
@@ -51,7 +51,7 @@ def test_size_of_a_step_is_the_parts() -> None:
     sizes = batches_per_step(_settings())
     assert not isinstance(sizes, int)
     assert [sizes(step) for step in range(1, 10)] == SIZES
-    assert mean_batches(_settings()) == sum(SIZES) / 9
+    assert mean_batches(_settings(), None) == sum(SIZES) / 9
     assert batches_per_step(_settings(schedule="constant")) == 4
 
 
