@@ -15,6 +15,7 @@ from transformers import (
     CpmAntForCausalLM,
     GPT2LMHeadModel,
     OpenAIGPTLMHeadModel,
+    Qwen2ForCausalLM,
 )
 
 from nlpkit.checkpoints import hf_layout, hf_writing, peft_layout
@@ -27,6 +28,7 @@ from nlpkit.models import (
     families,
     gpt,
     gpt2,
+    llama,
     longformer,
     lora,
     roberta,
@@ -52,18 +54,24 @@ CONFIGS: dict[str, Any] = {
     "gpt2": gpt2.Config(
         hidden_size=32, num_layers=2, num_heads=4, max_positions=40, intermediate_size=48
     ),
+    "llama": llama.Config(
+        hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, max_positions=40,
+        num_key_heads=2, variant="qwen2", tie=True,
+    ),
 }  # fmt: skip
-TRANSPOSED = {"cpm_ant": False, "gpt": True, "gpt2": True}  # transformers' Conv1D
+TRANSPOSED = {"cpm_ant": False, "gpt": True, "gpt2": True, "llama": False}  # transformers' Conv1D
 THEIRS = {
     "cpm_ant": CpmAntForCausalLM,
     "gpt": OpenAIGPTLMHeadModel,
     "gpt2": GPT2LMHeadModel,
+    "llama": Qwen2ForCausalLM,
 }
 # Exactly those; CPM-Ant's of the feed-forward layer have a different number of inputs and outputs.
 TARGETS = {
     "cpm_ant": ["project_q", "w_out"],
     "gpt": ["c_attn", "mlp.c_proj"],
     "gpt2": ["c_attn", "mlp.c_proj"],
+    "llama": ["v_proj", "mlp.down_proj"],
 }
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}

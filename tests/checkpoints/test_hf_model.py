@@ -13,6 +13,8 @@ from transformers import (
     CpmAntModel,
     GPT2Config,
     GPT2Model,
+    LlamaConfig,
+    LlamaModel,
     OpenAIGPTConfig,
     OpenAIGPTModel,
 )
@@ -34,7 +36,7 @@ from tests._families.plain import Config as PlainConfig
 from tests._formats import from_hf
 
 HALVES, PLAIN = "tests._families.halves", "tests._families.plain"
-FAMILIES = ("cpm_ant", "gpt", "gpt2")
+FAMILIES = ("cpm_ant", "gpt", "gpt2", "llama")
 all_families = pytest.mark.parametrize("family", FAMILIES)
 # Of `config.json` and `model.safetensors` as they were written by two functions a family, before
 # there was a table (nlpkit of 2026-11-21).
@@ -83,9 +85,10 @@ def _part(start: Path, *sets: str) -> ModelPart:
 @all_families
 def test_missing_tensor_is_refused_by_name(family: str, tmp_path: Path) -> None:
     _adapters.base(family, tmp_path / "base")
-    body, last = {"cpm_ant": ("cpmant.encoder.layers", "1.ffn.ffn.w_out.weight")}.get(
-        family, ("transformer.h", "1.ln_2.weight")
-    )
+    body, last = {
+        "cpm_ant": ("cpmant.encoder.layers", "1.ffn.ffn.w_out.weight"),
+        "llama": ("model.layers", "1.post_attention_layernorm.weight"),
+    }.get(family, ("transformer.h", "1.ln_2.weight"))
     full = f"{body}.{last}"
     _change(tmp_path / "base", (last,))
     said = f"{tmp_path / 'base'}: 1 tensor is missing: {full}"
@@ -187,6 +190,13 @@ def test_body_alone_is_read_as_transformers_saves_it(family: str, tmp_path: Path
         config = GPT2Config(n_embd=16, n_layer=2, n_head=2, n_positions=20, **common)
         theirs = GPT2Model(config)
         pairs = {"final_norm.bias": "ln_f.bias", "token_embedding": "wte.weight"}
+    elif family == "llama":
+        config = LlamaConfig(
+            hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24,
+            tie_word_embeddings=True, **common,
+        )  # fmt: skip
+        theirs = LlamaModel(config)
+        pairs = {"final_norm.weight": "norm.weight", "token_embedding": "embed_tokens.weight"}
     else:
         config = CpmAntConfig(
             hidden_size=16, num_attention_heads=2, dim_head=8, dim_ff=24, num_hidden_layers=2,
@@ -196,7 +206,9 @@ def test_body_alone_is_read_as_transformers_saves_it(family: str, tmp_path: Path
         theirs = CpmAntModel(config)
         pairs = {"position_bias": "position_bias.relative_attention_bias"}
     theirs.save_pretrained(tmp_path)
-    assert not any(name.startswith(("transformer.", "cpmant.")) for name in theirs.state_dict())
+    assert not any(
+        name.startswith(("transformer.", "cpmant.", "model.")) for name in theirs.state_dict()
+    )
     _, state = from_hf(family, tmp_path)
     for ours, name in pairs.items():
         assert torch.equal(state[ours], theirs.state_dict()[name])

@@ -47,7 +47,7 @@ CLASSIFIERS = (
     "gpt2",
     *(
         pytest.param(family, marks=slow)
-        for family in ("xlnet", "roberta", "albert", "gpt", "bert", "electra", "xlm")
+        for family in ("xlnet", "roberta", "albert", "gpt", "bert", "electra", "xlm", "llama")
     ),
 )
 
@@ -72,7 +72,7 @@ def test_classifier_answers_as_eval(runs: Runs, capsys, family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "bert"))]
+    "family", ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "bert", "llama"))]
 )
 def test_classifier_of_two_texts_answers_as_eval(runs: Runs, capsys, family: str) -> None:
     objective = "{name: entailment, max_length: 80, lm_weight: 0.0}"
@@ -103,7 +103,9 @@ def test_numbers_of_both_orders_add_up_to_that_of_eval(runs: Runs, capsys) -> No
         assert total == pytest.approx(float(prediction), abs=1e-4)
 
 
-@pytest.mark.parametrize("family", ["gpt2", pytest.param("roberta", marks=slow)])
+@pytest.mark.parametrize(
+    "family", ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "llama"))]
+)
 def test_tagger_answers_as_eval(runs: Runs, capsys, family: str) -> None:
     objective = "{name: tagging, max_length: 100, scheme: iob2}"
     saved = runs.tuned(family, "tags", "tag.{}.conll", objective)
@@ -166,7 +168,7 @@ def test_texts_go_on_as_in_generate(runs: Runs, capsys, contiguous: bool) -> Non
 
 
 @slow
-@pytest.mark.parametrize("family", ["gpt2", "gpt"])
+@pytest.mark.parametrize("family", ["gpt2", "gpt", pytest.param("llama", marks=slow)])
 def test_answers_end_where_those_of_generate_do(runs: Runs, capsys, family: str) -> None:
     objective = "{name: generation, max_length: 60}"
     saved = runs.tuned(family, "answers", "copy.{}.jsonl", objective, 30)

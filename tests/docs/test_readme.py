@@ -159,8 +159,9 @@ def test_default_targets_of_adapters_are_those_that_the_readme_names(text: str) 
     found: dict[tuple[str, ...], list[str]] = {}
     for name in registry.names("models"):
         targets = families.load_model(name).LORA_TARGETS
-        alike = ("q", "k", "v") if targets == ("c_attn",) else targets  # these three are one layer
-        found.setdefault(alike, []).append(f"`{name}`")
+        alike = {("c_attn",): ("q", "k", "v"), ("q_proj", "v_proj"): ("query", "value")}
+        targets = alike.get(targets, targets)  # the first are three in one layer
+        found.setdefault(targets, []).append(f"`{name}`")
     assert {*found} == {("query", "value"), ("q", "k", "v"), ("up", "down"), ()}
     (line,) = [line for line in text.splitlines() if "`lora.targets`" in line]
     for targets in (("q", "k", "v"), ("up", "down"), ()):

@@ -119,7 +119,10 @@ def test_every_cell_of_the_table_of_objectives_and_families(
 
 
 # The families that take a kind; others may refuse it.
-DECODERS, ENCODERS = {"gpt", "gpt2"}, {"albert", "bert", "electra", "longformer", "roberta", "xlm"}
+DECODERS, ENCODERS = (
+    {"gpt", "gpt2", "llama"},
+    {"albert", "bert", "electra", "longformer", "roberta", "xlm"},
+)
 CAUSAL = DECODERS | {"roberta", "xlm", "bart", "t5", "transformer"}
 EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}
 TAKEN: dict[str, set[str]] = {

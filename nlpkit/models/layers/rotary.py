@@ -9,6 +9,8 @@ arXiv:2306.15595), the low ones (llama3; Llama 3.1), or the low ones by a ramp o
 N tokens of the pack, H heads, D width of a head, R channels that turn.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -7,8 +7,10 @@ from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
-from nlpkit.config import FrozenConfig, Size
+from nlpkit.attention.choice import AttentionChoice
+from nlpkit.config import FrozenConfig, Layers, Size
 from nlpkit.json_types import JsonMapping, JsonObject
+from nlpkit.models.config import AttentionDropout, ModelConfig
 
 Kind = Literal["default", "linear", "llama3", "yarn"]
 # The settings that each kind has besides `theta`; those in the second row it needs.
@@ -58,6 +60,31 @@ class Rope(FrozenConfig):
         return self
 
 
+class RotaryDecoderConfig(ModelConfig):
+    """Sizes of a decoder with rotary positions; the defaults are those of LLaMA's 7B."""
+
+    hidden_size: Size = Field(4096, description="width of the residual stream")
+    num_layers: Layers = Field(32, description="number of blocks")
+    num_heads: Size = Field(32, description="attention heads")
+    intermediate_size: Size = Field(11008, description="width inside the feed-forward layers")
+    max_positions: Size = Field(2048, description="the longest sequence")
+    rope: Rope = Field(default_factory=Rope, description="rotary positions")
+    tie: bool = Field(False, description="whether one table serves for input and output")
+    norm_eps: float = Field(1e-6, gt=0, description="epsilon of the norms")
+    attention_dropout: AttentionDropout = 0.0
+    init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
+
+    @property
+    def rotary_channels(self) -> int:
+        """How many channels of a head turn: all of them."""
+        return self.width_per_head
+
+    @property
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
+        """Causal attention in all layers."""
+        return (AttentionChoice.of("causal"),)
+
+
 def write_rope(rope: Rope) -> JsonObject:
     """Return the settings in config.json, which transformers reads from version 4.43 on."""
     given = {name: getattr(rope, name) for name in _HAS[rope.kind]}
@@ -73,6 +100,8 @@ def read_rope(settings: JsonMapping) -> JsonObject:
         ValueError: the kind of positions is none of ours.
     """
     given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    if any(isinstance(value, dict) for value in given.values()):
+        raise ValueError("rope_parameters has one entry for each type of layer; here it is for all")
     kind = given.get("rope_type", given.get("type", "default"))
     if kind not in get_args(Kind):
         raise ValueError(f"rope_type is {kind!r}; this family has {', '.join(get_args(Kind))}")

@@ -1,0 +1,304 @@
+"""LLaMA, Mistral, Qwen2, Qwen3 against transformers: logits, gradients, files, generation."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+
+from nlpkit.attention.cache import Cache
+from nlpkit.attention.choice import AttentionChoice
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
+from nlpkit.checkpoints.hf_writing import TokenIds
+from nlpkit.errors import FileError
+from nlpkit.generate.engine import generate
+from nlpkit.generate.rows import Rules
+from nlpkit.generate.settings import Settings
+from nlpkit.models.layers.head import Head
+from nlpkit.models.layers.packs import last_states
+from nlpkit.models.llama import Config
+from nlpkit.models.llama.model import Model
+from nlpkit.objectives import clm
+from tests import _tiny
+from tests._formats import from_hf, to_hf
+
+VOCAB = 61
+LENGTHS = (9, 30, 1, 17)
+SIZES = {
+    "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "vocab_size": VOCAB,
+}  # fmt: skip
+WINDOWS = {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}  # fmt: skip
+# As released: Llama 1, 3.2, Mistral 0.1 and 0.3, Qwen2.5 and its long form, Qwen3; and the rest.
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("Llama", {"num_key_value_heads": 4, "rms_norm_eps": 1e-5}),
+    "llama 3.2": ("Llama", {
+        "rope_theta": 500000.0, "rope_scaling": LLAMA3, "tie_word_embeddings": True, "head_dim": 12,
+    }),
+    "llama with biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
+    "mistral": ("Mistral", {"sliding_window": 5, "head_dim": 16}),
+    "mistral 0.3": ("Mistral", {"sliding_window": None, "rope_theta": 1000000.0}),
+    "qwen2": ("Qwen2", {"tie_word_embeddings": True, "rope_theta": 1000000.0}),
+    "qwen2 with windows": ("Qwen2", {
+        **WINDOWS, "rope_scaling": {
+            "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16,
+        },
+    }),
+    "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
+    "qwen3 with windows": ("Qwen3", {
+        **WINDOWS, "head_dim": 16, "attention_bias": True,
+        "rope_scaling": {"type": "linear", "factor": 2.0},
+    }),
+}  # fmt: skip
+
+
+class _Tokenizer:
+    vocab_size, bos_id, eos_id, unk_id, pad_id = VOCAB, None, 0, None, None
+
+
+def _theirs(name: str, end: str = "ForCausalLM", **more: Any) -> Any:
+    """Return a model of transformers, whose weights are so large that every part matters."""
+    family, settings = MODELS[name]
+    torch.manual_seed(0)
+    settings = json.loads(json.dumps(settings))  # transformers changes what it is given
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings}, **more)
+    model = getattr(transformers, family + end)(config).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def _opened(directory: Path) -> Model:
+    loaded = hf_model.from_hf("llama", directory, *hf_layout.read(directory))
+    assert loaded.unexpected == ()
+    model = Model(loaded.config, VOCAB).eval()
+    model.load_state_dict(loaded.state)
+    return model
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Model]:
+    theirs = _theirs(request.param)
+    theirs.save_pretrained(tmp_path)
+    return theirs, _opened(tmp_path)
+
+
+ALL = pytest.mark.parametrize("pair", MODELS, indirect=True)
+
+
+def _ids(total: int = sum(LENGTHS), seed: int = 0) -> Tensor:
+    return torch.randint(1, VOCAB, (total,), generator=torch.Generator().manual_seed(seed))
+
+
+def _padded(ids: Tensor) -> tuple[Tensor, Tensor]:
+    parts = ids.split(LENGTHS)
+    rows = nn.utils.rnn.pad_sequence([*parts], batch_first=True)
+    return rows, nn.utils.rnn.pad_sequence([torch.ones_like(p) for p in parts], batch_first=True)
+
+
+@ALL
+def test_logits_and_gradients_of_a_pack_equal_transformers_padded_batch(pair) -> None:
+    theirs, model = pair
+    ids, labels = _ids(), _ids(seed=1)
+    rows, mask = _padded(ids)
+    expected = theirs(rows, attention_mask=mask).logits[mask.bool()]
+    for backend in ("reference", "sdpa", "auto"):
+        model.backend = backend
+        hidden = model(LENGTHS, ids)
+        torch.testing.assert_close(model.logits(hidden), expected, atol=1e-5, rtol=1e-5)
+    loss, _ = model.token_loss(hidden, torch.arange(len(ids)), labels)
+    right = F.cross_entropy(expected, labels, reduction="sum")
+    torch.testing.assert_close(loss, right, rtol=1e-6, atol=0)
+    (loss / len(ids)).backward()
+    (right / len(ids)).backward()
+    _, ours = to_hf("llama", model.config, {name: p.grad for name, p in model.named_parameters()})
+    wanted = {name: p.grad for name, p in theirs.named_parameters()}  # a tied table once
+    assert wanted.keys() == ours.keys() - ({"lm_head.weight"} if model.config.tie else set())
+    for name, grad in wanted.items():
+        torch.testing.assert_close(ours[name], grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@ALL
+def test_saved_files_open_in_transformers_with_the_same_type(pair, tmp_path) -> None:
+    theirs, model = pair
+    folder = tmp_path / "ours"
+    folder.mkdir()
+    hf_writing.write(folder, *to_hf("llama", model.config, model.state_dict()))
+    again, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert type(again) is type(theirs)
+    assert not any(report.values()), report
+    rows, mask = _padded(_ids())
+    found, expected = (
+        each(rows, attention_mask=mask).logits[mask.bool()] for each in (again.eval(), theirs)
+    )
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
+    config, state = from_hf("llama", folder)
+    width = {"head_dim": model.config.width_per_head}  # is written in any case
+    assert config == model.config.model_copy(update=width)
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+
+
+@ALL
+def test_generation_with_a_cache_equals_without(pair) -> None:
+    model, ids = pair[1], _ids(24)
+    with torch.no_grad():
+        whole, cache = model((24,), ids), Cache()
+        states = [model((7,), ids[:7], cache=cache)]
+        states += [model((1,), ids[i : i + 1], cache=cache) for i in range(7, 24)]
+        torch.testing.assert_close(torch.cat(states), whole, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("pair", ["llama 3.2", "mistral", "qwen3"], indirect=True)
+def test_texts_of_generation_equal_transformers(pair, beam: int) -> None:
+    theirs, model = pair
+    objective = clm.Objective(clm.Config(max_length=40), _Tokenizer(), model.config)
+    texts = [_ids(n, seed=n).tolist() for n in (5, 9, 2)]
+    prompts = [objective.continue_text(ids, 12) for ids in texts]
+    settings = Settings(beam=beam, max_new_tokens=12, length_penalty=1.0)
+    found = list(generate(model, prompts, settings, Rules((0,), objective.suppress_tokens)))
+    for ids, answers in zip(texts, found, strict=True):
+        whole = theirs.generate(
+            torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=12, num_beams=beam, do_sample=False, eos_token_id=0, pad_token_id=0,
+        )  # fmt: skip
+        new = whole[0, len(ids) :].tolist()
+        assert [*answers[0].ids] == (new[: new.index(0)] if 0 in new else new)
+
+
+def test_old_files_with_saved_frequencies_and_few_settings_are_read(tmp_path) -> None:
+    theirs = _theirs("llama")
+    theirs.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for layer in range(3):
+        tensors[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    names = (*SIZES, "hidden_act", "rms_norm_eps", "model_type")  # as huggyllama/llama-7b has
+    settings = json.loads((tmp_path / "config.json").read_text())
+    old = {name: settings[name] for name in names if name != "num_key_value_heads"}
+    (tmp_path / "config.json").write_text(json.dumps(old))
+    ids = _ids(30)
+    model = _opened(tmp_path)
+    expected = theirs(ids[None]).logits[0]
+    torch.testing.assert_close(model.logits(model((30,), ids)), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
+def test_classifier_is_that_of_the_variant(name, tmp_path) -> None:
+    _theirs(name).save_pretrained(tmp_path)
+    model = _opened(tmp_path)
+    model.head = Head(32, 3, 0.0).eval()
+    nn.init.normal_(model.head.weight)
+    state, labels = model.state_dict(), ["a", "b", "c"]
+    folders = hf_writing.to_hf("llama", model.config, state, TokenIds(0), labels=labels)
+    hf_writing.write_folders(tmp_path, folders)
+    theirs, report = AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    assert theirs.config.architectures == [f"{MODELS[name][0]}ForSequenceClassification"]
+    ids = _ids()
+    ours = model.head(last_states(model(LENGTHS, ids), LENGTHS))
+    rows, mask = _padded(ids)
+    expected = theirs.eval()(rows, attention_mask=mask).logits
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    loaded = hf_model.from_hf("llama", tmp_path, *hf_layout.read(tmp_path))
+    assert loaded.head is not None
+    assert loaded.head.architecture == "ForSequenceClassification"
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("llama", {"hidden_act": "gelu"}, "hidden_act is 'gelu'; this family has 'silu' only"),
+        ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_type is 'dynamic'"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is"),
+        ("llama", {"rope_parameters": {"full_attention": {}}}, "one entry for each type of layer"),
+        ("llama", {"model_type": "gemma"}, "model_type is 'gemma'; this family has llama, mistral"),
+        ("llama", {"num_attention_heads": 3}, "num_heads: 3 does not divide hidden_size 32"),
+        ("llama", {"intermediate_size": 48}, "intermediate_size"),
+        ("qwen2", {"layer_types": ["sliding_attention", "full_attention"]}, "layer_types is"),
+        ("qwen2", {"num_key_value_heads": 3}, "num_key_heads: 3 does not divide num_heads 4"),
+    ],
+)
+def test_directory_with_a_setting_that_does_not_fit_is_named(
+    name, settings, message, tmp_path
+) -> None:
+    _theirs(name).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    right = json.loads(file.read_text())
+    if settings.keys() & {"rope_scaling"}:
+        del right["rope_parameters"]
+    file.write_text(json.dumps(right | settings))
+    with pytest.raises(FileError) as raised:
+        from_hf("llama", tmp_path)
+    assert message in str(raised.value) or "gate_proj" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"mlp_bias": True, "variant": "qwen3"}, "mlp_bias: variant qwen3 does not have it"),
+        ({"sliding_window": 5}, "sliding_window: variant llama does not have it, but mistral"),
+        ({"full_layers": 1, "variant": "mistral"}, "full_layers: variant mistral does not"),
+        ({"num_key_heads": 3}, "num_key_heads: 3 does not divide num_heads 4"),
+        ({"head_dim": 7}, "heads are 7 wide; rotary positions need pairs"),
+        ({"num_heads": 5}, "num_heads: 5 does not divide hidden_size 32; try 4"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(settings, message) -> None:
+    sizes = {"hidden_size": 32, "num_layers": 2, "num_heads": 4}
+    with pytest.raises(ValidationError, match=message):
+        Config(**{**sizes, **settings})
+
+
+def test_default_sizes_give_the_papers_parameters() -> None:
+    with torch.device("meta"):
+        model = Model(Config(), 32000)
+    # Touvron et al. 2023, table 2: 6.7B
+    assert sum(p.numel() for p in model.parameters()) == 6_738_415_616
+
+
+def test_windows_are_kinds_of_attention() -> None:
+    near = AttentionChoice.of("local_window", window=8)
+    causal = AttentionChoice.of("causal")
+    sizes = {"num_layers": 3, "sliding_window": 8}
+    assert Config(variant="mistral", **sizes).kinds == (near,)
+    assert Config(variant="qwen2", full_layers=2, **sizes).kinds == (causal, causal, near)
+    assert Config(variant="qwen2", full_layers=3, **sizes).kinds == (causal,)
+
+
+RECIPE = """\
+name: tiny
+model: {family: llama, hidden_size: 32, num_layers: 2, num_heads: 4, num_key_heads: 2,
+  intermediate_size: 48, max_positions: 64, variant: mistral, sliding_window: 9}
+tokenizer: {kind: bpe, vocab_size: 400, min_frequency: 1}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: clm, max_length: 64}
+train: {steps: 8, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, schedule: cosine,
+  warmup_steps: 2, precision: fp32, eval_every: 4, save_every: 4, keep: 2}
+"""
+
+
+@pytest.mark.slow
+def test_run_stopped_and_resumed_is_the_uninterrupted_one(tmp_path) -> None:
+    path = _tiny.write(tmp_path, text=RECIPE)
+    whole = _tiny.pretrain(path, tmp_path / "whole")
+    broken = _tiny.pretrain_with_stops(path, tmp_path / "broken", [5, 8])
+    assert _tiny.metrics(tmp_path / "whole") == _tiny.metrics(tmp_path / "broken")
+    one, two = hf_layout.read(whole)[1], hf_layout.read(broken)[1]
+    assert all(torch.equal(one[name], two[name]) for name in one.keys() | two.keys())
+    theirs = AutoModelForCausalLM.from_pretrained(whole)
+    assert (theirs.config.model_type, theirs.config.sliding_window) == ("mistral", 9)
