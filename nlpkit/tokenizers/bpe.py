@@ -8,7 +8,8 @@ GPT2Tokenizer.
 Reads `tokenizer.json`, and GPT-2's own files: `vocab.json` and `merges.txt` as transformers names
 them, or `encoder.json` and `vocab.bpe` as OpenAI does; RoBERTa's vocabulary, too. Where
 `<|endoftext|>` is no special token, `tokenizer_config.json` names those that begin and end a text,
-as of Llama; by default they are RoBERTa's. Its model may be SentencePiece's, of characters.
+as of Llama; by default they are RoBERTa's. Its model may be SentencePiece's, of characters, also in
+a file of its own (`tokenizer.model`).
 """
 
 from collections.abc import Iterable
@@ -21,13 +22,13 @@ from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
-from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.tokenizers.library import merge_files, text_files
+from nlpkit.json_types import JsonMapping
+from nlpkit.tokenizers.library import merge_files, named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 
 _END = "<|endoftext|>"
+_FAST = "PreTrainedTokenizerFast"
 _PAD = "<pad>"
 # Special tokens of RoBERTa and Llama, as `tokenizer_config.json` calls them.
 _ROBERTA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": _PAD}
@@ -50,34 +51,31 @@ class Tokenizer(LibraryTokenizer):
 
     kind = "bpe"
     model = "BPE"
-    files = ("tokenizer.json", *_FILES)
+    files = ("tokenizer.json", *_FILES, *pieces.FILES)
     bos = _END
     eos = _END
     pad = _PAD
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a directory in any of the three layouts; raise `FileError` if unfit."""
-        if found := merge_files.find(Path(path), _FILES):
-            text, file = _load_files(*found), found[0]
+        """Read a directory in any of its layouts, or a file; raise `FileError` if unfit."""
+        place = Path(path)
+        settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
+        if file := pieces.find(place):
+            text = pieces.load(file, settings).to_str()
+        elif found := merge_files.find(place, _FILES):
+            text, file = _load_files(*found, settings), found[0]
         else:
             text, file = text_files.read(path, "tokenizer.json")
         made = cls(text, str(file))
-        settings = _settings(file.parent)
-        if made.special_id(_END) is None:
+        if made.special_id(_END) is None or _ends_otherwise(settings):
             made._use(made._named(settings, file))
         template = settings.get("chat_template")
         made.chat_template = template if isinstance(template, str) else None
         return made
 
     def _named(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:
-        names: dict[str, str | None] = {}
-        for role, default in _ROBERTA.items():
-            token = settings.get(role, default)
-            token = token.get("content") if isinstance(token, dict) else token
-            names[role] = token if isinstance(token, str) and self._id(token) is not None else None
-            if names[role] is None and token not in (None, default):
-                raise FileError(f"{file}: has no token {token!r}, which is the {role}")
+        names = named_tokens.find_names(settings, _ROBERTA, self._library, file)
         if names["pad_token"] in [names[role] for role in _ROBERTA if role != "pad_token"]:
             names["pad_token"] = None  # the other one is not to be left out of texts
         if names["eos_token"] is None:
@@ -122,14 +120,14 @@ class Tokenizer(LibraryTokenizer):
         return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
 
 
-def _settings(folder: Path) -> JsonObject:
-    """Return the content of `tokenizer_config.json`, and of what older versions had beside it."""
-    found: JsonObject = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        found |= read_json(folder / name) if (folder / name).is_file() else {}
-    if (folder / "chat_template.jinja").is_file():
-        found["chat_template"] = text_files.read(folder, "chat_template.jinja")[0]
-    return found
+def _ends_otherwise(settings: JsonMapping) -> bool:
+    """Return whether a text ends with another token, as of Qwen; our own files say it in NAMES.
+
+    There `eos_token` alone is the end of what an objective generates.
+    """
+    published = settings.get("tokenizer_class", _FAST) != _FAST
+    end = named_tokens.written(settings.get("eos_token"))
+    return named_tokens.NAMES in settings or (published and end not in (None, _END))
 
 
 def _byte_level(model: models.BPE) -> Library:
@@ -141,7 +139,7 @@ def _byte_level(model: models.BPE) -> Library:
     return library
 
 
-def _load_files(vocab: Path, merges: Path) -> str:
+def _load_files(vocab: Path, merges: Path, settings: JsonMapping) -> str:
     ids = merge_files.read_vocabulary(vocab)
     if missing := sorted(byte for symbol, byte in _BYTE_OF.items() if symbol not in ids):
         raise FileError(f"{vocab}: no token for the byte 0x{missing[0]:02X}: not byte-level")
@@ -151,6 +149,7 @@ def _load_files(vocab: Path, merges: Path) -> str:
     library = _byte_level(models.BPE(vocab=ids, merges=merge_files.read_merges(merges, ids)))
     special = _SPECIAL if roberta else (_END, _PAD)
     library.add_special_tokens([token for token in special if token in ids])
+    named_tokens.add_tokens(library, settings, vocab)
     return library.to_str()
 
 

@@ -13,18 +13,28 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
 from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
 from nlpkit.config import FrozenConfig, VocabSize
+from nlpkit.json_types import JsonMapping
+from nlpkit.tokenizers.library import named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 from nlpkit.tokenizers.library.text_files import count_characters
 from nlpkit.tokenizers.library.training import count_words, repeat
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
+# Of families that publish pieces: RoBERTa's names, or BERT's.
+_PUBLISHED = {
+    "bos_token": ("<s>", "[CLS]"),
+    "eos_token": ("</s>", "[SEP]"),
+    "unk_token": ("<unk>", "[UNK]"),
+    "pad_token": ("<pad>", "[PAD]"),
+}
 # The space, and the characters of special tokens: with pieces for these, a special token written in
 # a text is never encoded as itself.
 _SPELLING = {"▁", *"".join((*_SPECIAL, *BYTES))}
@@ -52,9 +62,53 @@ class Tokenizer(LibraryTokenizer):
 
     kind = "unigram"
     model = "Unigram"
+    files = ("tokenizer.json", *pieces.FILES)
     eos = "</s>"
     unk = "<unk>"
     pad = "<pad>"
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a directory's `tokenizer.json` or else its model of SentencePiece, or such a file.
+
+        Raises:
+            FileError: the files are missing or unfit.
+        """
+        place = Path(path)
+        settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
+        if file := pieces.find(place):
+            text = pieces.load(file, settings).to_str()
+        else:
+            text, file = text_files.read(path, "tokenizer.json")
+        made = cls(text, str(file))
+        made._use(made._choose_names(settings, file))
+        return made
+
+    def _choose_names(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:
+        """Return the tokens of roles that are not those of the kind; settings name them."""
+        own = {"bos_token": self.bos, "eos_token": self.eos}
+        own |= {"unk_token": self.unk, "pad_token": self.pad}
+        defaults = dict(own)
+        if file.suffix == ".model" or self._id(self.eos) is None:  # published
+            for role, tokens in _PUBLISHED.items():
+                defaults[role] = next((t for t in tokens if self._id(t) is not None), own[role])
+        names = named_tokens.find_names(settings, defaults, self._library, file)
+        return {role: name for role, name in names.items() if name not in (None, own[role])}
+
+    def _make_encoder(self) -> Library:
+        """Return a tokenizer in which control tokens have names that no text has, as with a space.
+
+        The best pieces of a text would otherwise be the control tokens that are written in it.
+        """
+        content = json.loads(self._library.to_str())
+        special = {each["content"] for each in content["added_tokens"] if each["special"]}
+        rename = {token: f" {token}" for token in special}
+        for each in content["added_tokens"]:
+            each["content"] = rename.get(each["content"], each["content"])
+        vocabulary = content["model"]["vocab"]
+        content["model"]["vocab"] = [(rename.get(t, t), score) for t, score in vocabulary]
+        content["post_processor"] = content["truncation"] = content["padding"] = None
+        return Library.from_str(json.dumps(content))
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":
@@ -64,8 +118,8 @@ class Tokenizer(LibraryTokenizer):
         of script.
         """
         normalizer = normalizers.NFKC() if config.normalization == "nfkc" else None
-        pieces = _reproducible(_learn(texts, normalizer, config), config.vocab_size)
-        library = Library(models.Unigram(pieces, unk_id=2, byte_fallback=True))
+        learned = _reproducible(_learn(texts, normalizer, config), config.vocab_size)
+        library = Library(models.Unigram(learned, unk_id=2, byte_fallback=True))
         if normalizer is not None:
             library.normalizer = normalizer
         library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")

@@ -22,7 +22,7 @@ from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonObject
-from nlpkit.tokenizers.library import text_files
+from nlpkit.tokenizers.library import named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.text_files import count_characters
 from nlpkit.tokenizers.library.training import count_words, learn
@@ -31,6 +31,8 @@ _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Longer words are one [UNK], as in BERT.
 _LONGEST_WORD = 100
 _VOCABULARY = "vocab.txt"
+# They have such a file, too, and cut words by dictionaries or merges first.
+_OTHERS = ("BertJapaneseTokenizer", "RoFormerTokenizer", "BertweetTokenizer")
 # What `tokenizer_config.json` may say of the normalization, and transformers' defaults.
 _NORMALIZATION = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
@@ -91,9 +93,13 @@ class Tokenizer(LibraryTokenizer):
         if file.suffix != ".txt":
             return super().load(path)
         text, file = text_files.read(file, _VOCABULARY)
+        settings = named_tokens.read_settings(file.parent)
+        if (other := settings.get("tokenizer_class")) in _OTHERS:
+            raise FileError(f"{file}: {other} cuts words in another way; {pieces.REMEDY}")
         vocabulary = _vocabulary(text, str(file))
         normalizer = _read_normalizer(file.parent / "tokenizer_config.json")
         library = _library(vocabulary, normalizer)
+        named_tokens.add_tokens(library, settings, file)
         return cls(library.to_str(), str(file))
 
     def _characters(self, token: str) -> int:

@@ -75,6 +75,24 @@ def test_named_tokens_separate_documents_and_are_kept(tmp_path: Path) -> None:
     assert tokenizer_files.load(_llama_3(tmp_path, other))[1].fingerprint() != made.fingerprint()
 
 
+def test_end_of_a_turn_ends_a_text_where_qwen_says_so_and_is_kept(tmp_path: Path) -> None:
+    made = bpe.Tokenizer.train([TEXT] * 3, bpe.Config(vocab_size=270))
+    made.extended(["<|im_start|>", "<|im_end|>"]).save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "bos_token": None}
+    file.write_text(json.dumps({**names, "tokenizer_class": "Qwen2Tokenizer"}))
+    _, opened = tokenizer_files.load(tmp_path)
+    for number in range(2):
+        ids = opened.bos_id, opened.eos_id, opened.unk_id, opened.pad_id
+        assert ids == (None, opened.special_id("<|im_end|>"), None, 0)
+        opened.save(tmp_path / str(number))
+        assert AutoTokenizer.from_pretrained(tmp_path / str(number)).eos_token == "<|im_end|>"
+        _, opened = tokenizer_files.load(tmp_path / str(number))
+    # In nlpkit's own files it is the end of what an objective generates.
+    file.write_text(json.dumps({**names, "tokenizer_class": "PreTrainedTokenizerFast"}))
+    assert tokenizer_files.load(tmp_path)[1].eos_id == 0
+
+
 def test_pieces_of_sentencepiece_are_counted_in_characters(tmp_path: Path) -> None:
     made = tokenizer_files.load(_llama_2(tmp_path))[1]
     assert (made.unk_id, made.bos_id, made.eos_id) == (0, 1, 2)

@@ -17,7 +17,7 @@ from tokenizers import AddedToken, Encoding, processors
 from tokenizers import Tokenizer as Library
 
 from nlpkit.errors import DataError, FileError
-from nlpkit.tokenizers.library import text_files
+from nlpkit.tokenizers.library import named_tokens, text_files
 
 # The tokens of SentencePiece that are bytes.
 BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
@@ -78,6 +78,8 @@ class LibraryTokenizer(ABC):
             expected = self.end_of_word or "no suffix"
             raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {expected}")
         self._source = source
+        self._encoder = self._make_encoder()
+        self._encoder.encode_special_tokens = True
         self._library.encode_special_tokens = True
         self._library.no_truncation()
         self._library.no_padding()
@@ -98,8 +100,13 @@ class LibraryTokenizer(ABC):
 
     def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, object]]:
         # The pickle of the library loses `encode_special_tokens`.
-        rest = {name: value for name, value in vars(self).items() if name != "_library"}
+        libraries = ("_library", "_encoder")
+        rest = {name: value for name, value in vars(self).items() if name not in libraries}
         return (type(self), (self._library.to_str(),), rest)
+
+    def _make_encoder(self) -> Library:
+        """Return the library's tokenizer of texts; the other one has the names of all tokens."""
+        return self._library
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -120,6 +127,7 @@ class LibraryTokenizer(ABC):
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
             **{key: token for key, token in names.items() if self._id(token) is not None},
+            **({named_tokens.NAMES: self._names} if self._names else {}),
             **({"chat_template": self.chat_template} if self.chat_template else {}),
         }
         files = {
@@ -140,14 +148,14 @@ class LibraryTokenizer(ABC):
     def encode_batch(self, texts: Iterable[str]) -> list[list[int]]:
         """Return the ids of each text, computed on all cores."""
         return [
-            encoding.ids for encoding in self._encode_texts(self._library.encode_batch_fast, texts)
+            encoding.ids for encoding in self._encode_texts(self._encoder.encode_batch_fast, texts)
         ]
 
     def encode_with_offsets(
         self, texts: Iterable[str]
     ) -> list[tuple[list[int], list[tuple[int, int]]]]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
-        encodings = self._encode_texts(self._library.encode_batch, texts)
+        encodings = self._encode_texts(self._encoder.encode_batch, texts)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def _encode_texts(

@@ -1,0 +1,32 @@
+"""docs/files.md names every file of weights and of tokenizers that is read."""
+
+import re
+from pathlib import Path
+
+from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
+from nlpkit.models.cpm_ant import original
+from nlpkit.tokenizers.library import pieces
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/files.md"
+
+
+def _names(heading: str) -> set[str]:
+    """Return the names in the first column of the table below a heading."""
+    section = PAGE.read_text(encoding="utf-8").partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])}
+
+
+def test_weights_are_those_that_are_read() -> None:
+    files = {hf_layout.WEIGHTS, hf_layout.PICKLE, peft_layout.WEIGHTS, original.WEIGHTS}
+    indexes = {f"{name}.index.json" for name in (hf_layout.WEIGHTS, hf_layout.PICKLE)}
+    assert _names("Weights") == files | indexes | {"adapter_model.bin"}
+
+
+def test_tokenizers_are_those_that_are_read() -> None:
+    named, beside = _names("Tokenizers"), {"merges.txt", "vocab.bpe", "vocab_40000.bpe"}
+    own = {tokenizer_files.KIND, "nlpkit_vocab.json"}
+    assert {*tokenizer_files._list_files()} - own == named - beside
+    assert {*pieces.FILES} <= named
+    text = PAGE.read_text(encoding="utf-8")
+    assert all(f"`{family}`" in text for family in pieces.UNREAD[:3])
