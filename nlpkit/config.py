@@ -49,8 +49,8 @@ def _limit(schema: Any) -> None:
         for each in schema:
             _limit(each)
     elif isinstance(schema, dict):
-        if schema.get("type") in LARGEST and not {"le", "lt"} & schema.keys():
-            schema["le"] = LARGEST[schema["type"]]
+        if str(schema.get("type")) in LARGEST and not {"le", "lt"} & schema.keys():
+            schema["le"] = LARGEST[schema["type"]]  # not that of a setting `type`, a mapping
         for each in schema.values():
             _limit(each)
 

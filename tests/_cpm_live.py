@@ -1,7 +1,8 @@
 """CPM-Ant as CPM-Live computes it, from the original's weights: factors at run time, dense, slow.
 
 Written after spec/cpm_ant.md and OpenBMB/CPM-Live (cpm_live/layers, branch cpm-ant); shares nothing
-with nlpkit or transformers.
+with nlpkit or transformers. Also how it makes examples (`training_tasks/ant_plus/pretrain.py` of
+branch cpm-ant-plus, `examples/tune.py` of branch cpm-ant).
 """
 
 import json
@@ -18,6 +19,59 @@ SIZES: dict[str, Any] = {
     "prompt_types": 4, "prompt_length": 5, "segment_types": 4, "eps": 1e-6, "dropout_p": 0.0,
     "mask_modules": None, "half": True,
 }  # fmt: skip
+
+
+# The type of segment that is decoded in each task: a summary, an answer, two ways of translation.
+DECODED = {3: 2, 4: 3, 5: 2, 6: 2}
+
+
+def example_of_segments(
+    task: int,
+    segments: list[tuple[int, list[int]]],
+    prompt_length: int,
+    vocab_size: int,
+    branch: str = "cpm-ant-plus",
+) -> dict[str, list[int]]:
+    """Return input, context, segment, position and target of (type, ids), `<s>` and `</s>` inside.
+
+    In branch cpm-ant the row is decoded from its second token on; its prompts have a table of
+    their own, whose rows are here behind the words as in the later branch.
+    """
+    made: dict[str, list[int]] = {"input": [], "context": [], "segment": [], "target": []}
+    for k in range(prompt_length):
+        made["input"].append(vocab_size + prompt_length * task + k)
+        made["context"].append(1)
+        made["segment"].append(0)
+        made["target"].append(-100)
+    decoding = False
+    for kind, ids in segments:
+        begins = kind == DECODED[task] and not decoding
+        decoding = decoding or begins
+        for place, token in enumerate(ids):
+            last = place == len(ids) - 1
+            made["input"].append(token)
+            made["context"].append(int(not decoding or (begins and place == 0)))
+            made["segment"].append(kind)
+            made["target"].append(ids[place + 1] if decoding and not last else -100)
+    if decoding and branch == "cpm-ant":
+        made["context"][prompt_length + 1 :] = [0] * (len(made["input"]) - prompt_length - 1)
+    return made | {"position": list(range(len(made["input"])))}
+
+
+def tuning_example(given: list[int], target: list[int], prompt: list[int]) -> dict[str, list[int]]:
+    """Return the tensors of a tuned row: `given` begins with `<s>`, `target` ends with `</s>`.
+
+    Of an option of a choice, all is given.
+    """
+    text = given + target
+    shifted = [-100] * (len(prompt) + len(given) - 1) + target
+    return {
+        "input": prompt + text,
+        "position": list(range(len(prompt + text))),
+        "context": [1] * len(prompt + given) + [0] * len(target),
+        "segment": [0] * len(prompt) + [2] * len(text),
+        "target": shifted + [-100] * (len(prompt + text) - len(shifted)),
+    }
 
 
 def weights(sizes: dict[str, Any]) -> dict[str, Tensor]:

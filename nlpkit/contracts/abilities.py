@@ -57,13 +57,18 @@ class Generative(Continues, Protocol):
 
 
 @runtime_checkable
-class ReadsSource(Protocol):
+class EncodesInput(Protocol):
+    """The additional method of an objective whose input is not one text as it is."""
+
+    def encode_input(self, text: str) -> list[int]:
+        """Return the ids of an input, with what the objective puts in front of or inside it."""
+
+
+@runtime_checkable
+class ReadsSource(EncodesInput, Protocol):
     """The additional members of an objective whose model reads the input as a source sequence."""
 
     max_new_tokens: int  # the largest number of new tokens; `max_length` is that of the source
-
-    def encode_input(self, text: str) -> list[int]:
-        """Return the ids of an input, with what the objective puts in front of it."""
 
 
 @runtime_checkable

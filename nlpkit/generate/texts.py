@@ -8,6 +8,7 @@ from typing import Any
 
 from nlpkit.contracts.abilities import (
     DecodesOutput,
+    EncodesInput,
     Filling,
     Generative,
     Prompt,
@@ -119,7 +120,7 @@ class Writer:
             pieces = self._blank.split(text)
             parts, blanks = pieces[::2], [int(number or 1) for number in pieces[1::2]]
         reads = self.objective
-        encode = reads.encode_input if isinstance(reads, ReadsSource) else self.tokenizer.encode
+        encode = reads.encode_input if isinstance(reads, EncodesInput) else self.tokenizer.encode
         ids = [self._drop_unknown(encode(part)) for part in parts]
         try:
             if blanks:

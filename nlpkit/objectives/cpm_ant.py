@@ -116,13 +116,17 @@ class Objective(LabelTargets, TextObjective):
         return tuple(token_id for token_id in ids if token_id is not None)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        return soft_prompt.continue_text(
+        from nlpkit.objectives.examples import prompt_slots
+
+        return prompt_slots.continue_text(
             self.soft[1], self.bos_id, ids, new_tokens, self.max_length
         )
 
     def fill_blanks(self, parts: Sequence[Sequence[int]], blanks: Sequence[int]) -> Prompt:
+        from nlpkit.objectives.examples import prompt_slots
+
         frame = (self.bos_id, self.eos_id)
-        return soft_prompt.fill_blanks(self.soft[0], frame, parts, blanks, self.max_piece)
+        return prompt_slots.fill_blanks(self.soft[0], frame, parts, blanks, self.max_piece)
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str
@@ -132,6 +136,8 @@ class Objective(LabelTargets, TextObjective):
         `infilling` hides each token alone, `infilling-word` each word, whose tokens are predicted
         from left to right; `generation` hides all at once.
         """
+        from nlpkit.objectives.examples import prompt_slots
+
         frame: tuple[int, ...] = (self.bos_id, self.eos_id)
         task, groups = 0, [[token] for token in range(given, len(ids))]
         if method == "infilling-word":
@@ -141,7 +147,7 @@ class Objective(LabelTargets, TextObjective):
         elif method == "generation":
             task, frame, groups = 1, (self.bos_id,), [list(range(given, len(ids)))]
         return [
-            soft_prompt.hide_tokens(self.soft[task], frame, ids, group, task)
+            prompt_slots.hide_tokens(self.soft[task], frame, ids, group, task)
             for group in groups
             if group
         ]

@@ -1,9 +1,9 @@
 """CPM-Ant's choice task: each row has an input, options, and the index of the right option.
 
-OpenBMB/CPM-Live, branch cpm-ant, `dataset/nlu`. Each option is one sequence of context tokens:
-soft prompt, `<s>`, input, option, cue. Its score is the logit of the answer "是" at its last token;
-the loss is cross entropy over the options of a row. The options are in a column of the row, or all
-rows have the same (`choices`).
+OpenBMB/CPM-Live, branch cpm-ant, `examples/tune.py`. Each option is one sequence of two encoded
+segments of the same type: soft prompt, `<s>`, input and option; and the cue. Its score is the logit
+of the answer "是" at its last token; the loss is cross entropy over the options of a row. The
+options are in a column of the row, or all rows have the same (`choices`).
 
 S sequences, G rows of a batch.
 """
@@ -22,9 +22,9 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import LENGTHS, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row
-from nlpkit.contracts.task import Item, Question
+from nlpkit.contracts.task import Item, Question, Wording
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data.template import TextOf, columns
+from nlpkit.data.template import TextOf, as_template, columns
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import (
     Choices,
@@ -34,15 +34,15 @@ from nlpkit.objectives.tasks.choices import (
     read_choice,
     read_options,
 )
-from nlpkit.objectives.tasks.prompted import PromptTask
 from nlpkit.objectives.tasks.rows import (
     count_cut,
+    fit,
     group_softmax_loss,
     last_tokens,
     numbers,
     predictions,
-    shorten,
 )
+from nlpkit.objectives.tasks.segments import Frame, SegmentTask
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ class Config(FrozenConfig):
         return self
 
 
-class Objective(PromptTask):
+class Objective(SegmentTask):
     """Examples and loss of CPM-Ant's choice tasks."""
 
     parts = ("nlu",)
@@ -120,7 +120,21 @@ class Objective(PromptTask):
                 "choose a word that is"
             )
         self.answer_id = answer[0]
-        self.max_text = self.room(1 + len(self.cue), f"the cue of {len(self.cue)}")
+        self.max_text = self.room(len(self.cue), f"the cue of {len(self.cue)}")
+
+    @classmethod
+    def compose(cls, config: Config) -> tuple[Frame, Frame]:
+        """Return the segments of a sequence: input and option, and the cue."""
+        segment = soft_prompt.GENERATION_SEGMENT
+        return (
+            Frame(type=segment, prompt=config.task_id, end=False),
+            Frame(type=segment, begin=False, end=False),
+        )
+
+    @classmethod
+    def wording(cls, config: Config) -> Wording:
+        """Return the input, which an answer follows, as in training."""
+        return Wording(as_template(config.input), answer_prefix="", separator="\n")
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:
@@ -136,12 +150,10 @@ class Objective(PromptTask):
         source, *options = ids
         parts, cut = [], Counter[str]()
         for option in options:
-            source_ids, source_cut = shorten(source, self.max_text - len(option), "end")
-            option_ids, option_cut = shorten(option, self.max_text, "start")
+            kept, (source_cut, option_cut) = fit([source, option], self.max_text)
             cut.update(count_cut(source_cut, "input") | count_cut(option_cut, "option"))
-            parts.append(np.concatenate([source_ids, option_ids]))
-        extra = len(self.prompt) + 1 + len(self.cue)
-        size = sum(len(part) + extra for part in parts)
+            parts.append(np.concatenate(kept))
+        size = sum(len(part) + self.framing + len(self.cue) for part in parts)
         return Item(tuple(parts), _check_options(self.config, row)[1], size, cut)
 
     def unknown(self, item: Item) -> int:
@@ -150,9 +162,7 @@ class Objective(PromptTask):
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the concatenated sequences of a row, and the index of the right one."""
-        segment = soft_prompt.GENERATION_SEGMENT
-        texts = [np.concatenate([[self.bos_id], part, self.cue]) for part in item.parts]
-        made = [soft_prompt.make_context(self.prompt, text, segment) for text in texts]
+        made = [self.lay_out([part, self.cue]) for part in item.parts]
         return {
             **{name: np.concatenate([each[name] for each in made]) for name in self.inputs},
             "option": np.arange(len(made), dtype=np.int64),

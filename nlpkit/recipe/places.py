@@ -14,6 +14,11 @@ def dotted(path: Path) -> str:
     return ".".join(map(str, path))
 
 
+def undotted(name: str) -> Path:
+    """Return `("of", 0, "name")` for `of.0.name`."""
+    return tuple(int(step) if step.isdecimal() else step for step in name.split("."))
+
+
 def flatten(data: object, path: Path = ()) -> Iterator[Path]:
     """Yield the path of every value in plain data; an empty list or mapping is a value."""
     if isinstance(data, Mapping) and data:
@@ -111,6 +116,13 @@ class Document:
         while path not in self.places:
             path = path[:-1]
         return self.places[path]
+
+    def locate(self, what: str) -> str:
+        """Return a message, `SETTING: …`, with the place of the setting if it is written."""
+        path = undotted(what.partition(": ")[0])
+        if path not in self.places:
+            return what
+        return str(Problem.at(self.places[path], path, what.partition(": ")[2]))
 
     def forget(self, path: Path) -> None:
         """Remove the places of the value at `path`, and of all in it."""

@@ -15,7 +15,7 @@ from pydantic_core import ErrorDetails
 from nlpkit import registry
 from nlpkit.config import NAME_ALONE
 from nlpkit.recipe import yaml
-from nlpkit.recipe.places import Document, Path, Place, Problem, dotted, quote, value_at
+from nlpkit.recipe.places import Document, Path, Place, Problem, dotted, quote, undotted, value_at
 
 # The path of each mapping of a recipe -> the settings that it may have.
 Known = Mapping[Path, Mapping[str, FieldInfo]]
@@ -121,7 +121,7 @@ def _split_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     found = re.match(r"(\w+)((?:\.\w+)*): ", what)
     if not found or found[1] not in known:
         return (), what
-    return tuple(found.group().removesuffix(": ").split(".")), what[found.end() :]
+    return undotted(found.group().removesuffix(": ")), what[found.end() :]
 
 
 def describe_error(error: ErrorDetails) -> str:

@@ -200,7 +200,7 @@ def bind_objective(
 
             objective = combine(bound, [each.weight for each in recipe.objective])
     except ValueError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(resolved.document.locate(str(error))) from error
     if recipe.eval.metrics is not None:
         objective.metrics = tuple(recipe.eval.metrics)
     part.objective_heads = objective.heads

@@ -5,18 +5,20 @@ they are read in earnest.
 """
 
 import os
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 from nlpkit import registry
-from nlpkit.contracts.reader import Counts, RowError, TextFile
+from nlpkit.contracts.reader import Counts, Row, RowError, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data.documents import check_format, read
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
+from nlpkit.data.template import columns
 from nlpkit.errors import DataError
 from nlpkit.recipe import Resolved
+from nlpkit.recipe.places import Document, dotted, value_at
 
 _FILES = 3  # of a source
 _ROWS = 20  # of a file whose malformed rows are skipped
@@ -35,25 +37,45 @@ def check(resolved: Resolved) -> None:
             if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
                 continue
             if issubclass(objective, Task):
-                _check_rows(file, config, objective, first.config)
+                _check_rows(file, resolved, objective)
             elif objective.reads_text:
                 _check_text(file, config)
 
 
-def _check_rows(file: TextFile, config: DataConfig, task: type[Task], settings: Any) -> None:
-    columns = task.named_columns(settings)
-    rows = read_rows([Input((file,), 1.0)], config, columns, Counts())
+def _check_rows(file: TextFile, resolved: Resolved, task: type[Task]) -> None:
+    config, settings = resolved.recipe.data, resolved.recipe.objective[0].config
+    names = task.named_columns(settings)
+    rows = read_rows([Input((file,), 1.0)], config, names, Counts())
     mistakes: list[tuple[str, str]] = []
     for row in islice(rows, 1 if config.on_error == "stop" else _ROWS):
         try:
             task.check_columns(settings, row)
         except RowError as error:
-            mistakes.append((error.what, f"{row.file}:{row.line}: {error.what}"))
+            where = _find_setting(resolved.document, names, row)
+            mistakes.append((error.what, f"{row.file}:{row.line}: {error.what}{where}"))
         else:
             return
     if mistakes:
         whats = [what for what, _ in mistakes]
         raise DataError(max(mistakes, key=lambda each: whats.count(each[0]))[1])
+
+
+def _find_setting(document: Document, names: Sequence[str], row: Row) -> str:
+    """Return the place of the setting that names a column which a row lacks, if it is written."""
+    lacking = {name for name in names if _lacks(row, name)}
+    for path, place in document.places.items():
+        text = value_at(document.data, path) if path[:1] == ("objective",) else None
+        if isinstance(text, str) and lacking.intersection(columns(text)):
+            return f" ({place.where(place.value)}: {dotted(path)})"
+    return ""
+
+
+def _lacks(row: Row, column: str) -> bool:
+    try:
+        row.find(column)
+    except RowError:
+        return True
+    return False
 
 
 def _check_text(file: TextFile, config: DataConfig) -> None:

@@ -41,21 +41,20 @@ class Prompt(ABC):
 
 @dataclass(frozen=True)
 class OwnRows(Prompt):
-    """Rows `start:stop` of CPM-Ant's soft prompts."""
+    """The rows of CPM-Ant's soft prompts that an objective has."""
 
-    start: int
-    stop: int
+    rows: list[int]
 
     def add(self, model: Any) -> None:
         for parameter in model.parameters():
             parameter.requires_grad_(parameter is model.prompt_embedding)
         mask = torch.zeros(len(model.prompt_embedding), 1)
-        mask[self.start : self.stop] = 1.0
+        mask[self.rows] = 1.0
         # Without decay, no optimizer changes rows whose gradient is always 0.
         model.prompt_embedding.register_hook(lambda gradient: gradient * mask.to(gradient.device))
 
     def trained(self, parameter: Tensor) -> Tensor:
-        return parameter[self.start : self.stop]
+        return parameter[self.rows]
 
 
 @dataclass(frozen=True)
@@ -117,8 +116,8 @@ def find(resolved: Resolved, objective: Any, part: ModelPart) -> Prompt:
                 "prompt: the soft prompts of this family are those of its checkpoint; remove the "
                 "section"
             )
-        first = int(objective.prompt[0]) - objective.tokenizer.vocab_size
-        return OwnRows(first, first + len(objective.prompt))
+        rows = np.unique(objective.prompt) - objective.tokenizer.vocab_size
+        return OwnRows(rows.tolist())
     if strange := [each for each in objective.inputs if each not in soft_prompt.INPUTS]:
         raise UsageError(
             f"train.tune: prompt: the soft prompt of a task; objective {name} has none, and it "

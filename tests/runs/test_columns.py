@@ -466,6 +466,7 @@ def test_old_settings_have_the_columns_that_old_fingerprints_have(tokenizers: di
         "tagging": ("words", "tags"),
         "cpm_ant_nlu": ("input", "options", "target"),
         "cpm_ant_nlg": ("input", "target"),
+        "cpm_ant_segments": ("input", "target"),
         "generation": ("source", "target"),
         "seq2seq": ("source", "target"),
     }

@@ -49,6 +49,21 @@ def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]
     return np.asarray(kept, np.int32), cut
 
 
+def fit(texts: Sequence[Sequence[int]], room: int) -> tuple[list[np.ndarray], list[int]]:
+    """Return the ids of texts with `room` tokens in all, and the number of ids cut of each.
+
+    The first text loses its start, then the second one, and so on; the last one loses its end.
+    """
+    parts, cuts = [], []
+    excess = sum(map(len, texts)) - room
+    for after, text in zip(reversed(range(len(texts))), texts, strict=True):
+        part, cut = shorten(text, len(text) - max(excess, 0), "end" if after else "start")
+        parts.append(part)
+        cuts.append(cut)
+        excess -= cut
+    return parts, cuts
+
+
 def count_cut(cut: int, part: str) -> dict[str, int]:
     """Return the `cut` counts of an item with `cut` tokens removed from a part."""
     return {f"{part}s cut": 1, f"tokens cut from {part}s": cut} if cut else {}
