@@ -82,6 +82,10 @@ def test_cells_count_their_gates() -> None:
     cells = 4 * 6 * ((6 + 6) + (6 + 6))
     expected = (5 + 7) * cells + 5 * 36 + 7 * 72 + (3 * 1 + 4 * 4) * 12 + 7 * V * 6
     assert _products("seq2seq", [3, 4], 7, (1, 4), **sizes) == expected
+    # The maxout of 7 targets: 12 numbers of context, state and token, 6 each. No attention.
+    settings = {**sizes, "score": None, "joined": "maxout"}
+    expected = (5 + 7) * cells + 7 * 12 * (6 + 6 + 6) + 7 * V * 6
+    assert _products("seq2seq", [3, 4], 7, (1, 4), **settings) == expected
 
 
 def test_image_counts_its_patches() -> None:

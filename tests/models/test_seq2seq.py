@@ -22,6 +22,15 @@ CLOSE = {"atol": 1e-5, "rtol": 1e-5}
 VARIANTS = {
     "first state only": {"score": None, "previous_output": False},
     "every step": {"score": None, "previous_output": False, "context": "every_step"},
+    "Cho, maxout": {"score": None, "context": "both", "cell": "gru", "reset": "before",
+                    "joined": "maxout"},
+    "Bahdanau, maxout": {"score": "additive", "context": "both", "cell": "gru",
+                         "num_directions": 2, "joined": "maxout", "embedding_size": 5},
+    "maxout, fed, no token": {"score": "general", "previous_output": False,
+                              "joined": "maxout", "input_feeding": True},
+    "maxout, every step": {"score": None, "context": "every_step", "joined": "maxout",
+                           "previous_output": False, "num_directions": 2},
+    "maxout after the state": {"score": "dot", "joined": "maxout"},
     "every step and output": {"score": None, "context": "every_step", "cell": "gru"},
     "Sutskever": {"score": None},
     "Cho": {"score": None, "context": "both", "cell": "gru", "num_directions": 2},
@@ -46,7 +55,8 @@ VARIANTS = {
     "all": {"score": "additive", "window": "local_p", "window_size": 2, "input_feeding": True,
             "context": "both", "num_directions": 2},
 }  # fmt: skip
-STEPWISE = ("Sutskever", "Cho", "general", "Bahdanau", "input feeding", "concat", "own first state")
+STEPWISE = ("Sutskever", "Cho", "general", "Bahdanau", "input feeding", "concat", "own first state",
+            "Cho, maxout", "Bahdanau, maxout", "maxout after the state")  # fmt: skip
 
 
 def _model(variant: str, **more: object) -> Model:
@@ -110,6 +120,17 @@ def _cells(layers: nn.RNNBase, x: Tensor, given: States = None) -> tuple[Tensor,
     return states, last[:, None]
 
 
+def _maxout(model: Model, c: Tensor, state: Tensor, embedded: Tensor) -> Tensor:
+    """Return s of Cho et al. 2014, app. A.1.2: of each two of O_h h + O_y y + O_c c the larger."""
+    config, layer = model.config, model.decoder.combine
+    sizes = [config.source_size, config.hidden_size]
+    sizes += [config.input_size] if config.previous_output else []
+    o_c, o_h, *o_y = layer.weight.split(sizes, 1)
+    both = o_c @ c + o_h @ state + layer.bias
+    both = both + (o_y[0] @ embedded if o_y else 0)
+    return torch.stack([torch.maximum(both[2 * i], both[2 * i + 1]) for i in range(len(state))])
+
+
 def _reference(
     model: Model, target: Tensor, source: Tensor, forced: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
@@ -146,10 +167,12 @@ def _reference(
         out, after = _cells(model.decoder.cells, x[None], given)
         now = dict(zip("hc", after if isinstance(after, tuple) else (after,), strict=False))
         state = out[0]
-        if config.score is not None:
-            if not config.attends_before:
-                weights.append(_weights(model, state, states, t))
-                c = weights[-1] @ states
+        if config.score is not None and not config.attends_before:
+            weights.append(_weights(model, state, states, t))
+            c = weights[-1] @ states
+        if config.joined == "maxout":
+            state = _maxout(model, c, state, table[token])
+        elif config.score is not None:
             both = torch.cat([c, state])
             tanh = config.joined == "tanh"
             state = torch.tanh(model.decoder.combine.weight @ both) if tanh else both
@@ -261,7 +284,8 @@ def test_no_pair_moves_another_by_a_bit(variant) -> None:
     assert same == [True, False, True, True]
 
 
-@pytest.mark.parametrize("variant", ["general", "Bahdanau", "Cho", "concat", "own first state"])
+@pytest.mark.parametrize("variant", ["general", "Bahdanau", "Cho", "concat", "own first state",
+                                     "Cho, maxout", "Bahdanau, maxout"])  # fmt: skip
 def test_mixed_precision_trains_all_parameters(variant) -> None:
     model = _model(variant).train()
     forced = torch.arange(sum(LENGTHS)) % 2 == 0
@@ -277,7 +301,9 @@ def test_mixed_precision_trains_all_parameters(variant) -> None:
     assert loss.item() == pytest.approx(expected.item(), rel=0.05)
 
 
-@pytest.mark.parametrize("variant", ["every step", "own first state", "concat", "additive", "all"])
+@pytest.mark.parametrize(
+    "variant", ["every step", "own first state", "concat", "additive", "all", "Cho, maxout"]
+)
 def test_layout_of_its_own_says_so_and_comes_back_exactly(variant, tmp_path) -> None:
     model = _model(variant)
     settings, tensors = to_hf("seq2seq", model.config, model.state_dict())

@@ -202,7 +202,10 @@ def test_running_text_has_no_alignments(tmp_path) -> None:
         alignments.draw_alignments(_evaluation(opened), Settings(), tmp_path / "a.png")
 
 
+CHO = "score: null, context: both, reset: before, joined: maxout"
+
+
 def test_model_without_attention_has_no_alignments(tmp_path) -> None:
-    opened = open_checkpoint(_run(tmp_path, "score: null, context: both"), device="cpu")
+    opened = open_checkpoint(_run(tmp_path, CHO), device="cpu")
     with pytest.raises(UsageError, match=r"--attention: .*no attention \(model.score is null\)"):
         alignments.draw_alignments(_evaluation(opened), Settings(), tmp_path / "a.png")

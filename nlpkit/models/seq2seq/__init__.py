@@ -9,9 +9,9 @@ computed anew for each step, by attention to all states of the encoder. So the t
   have its own first state: `first_state: learned`
 - c and the previous output at each step: `context: every_step`
 - Sutskever et al. 2014 (arXiv:1409.3215): `context: initial_state`
-- Cho et al. 2014 (arXiv:1406.1078): `context: both, cell: gru, reset: before`
+- Cho et al. 2014 (arXiv:1406.1078): `context: both, cell: gru, reset: before, joined: maxout`
 - Bahdanau et al. 2014 (arXiv:1409.0473): `context: both, score: additive, num_directions: 2`, the
-  cell as Cho's
+  cell and `joined` as Cho's
 - Luong et al. 2015 (arXiv:1508.04025): `context: initial_state` with a `score`
 
 The layout on disk is nlpkit's own.
@@ -74,10 +74,11 @@ class Config(CellsConfig):
     input_feeding: bool = Field(
         False, description="whether a step reads the attentional state of the step before (Luong)"
     )
-    joined: Literal["tanh", "concat", "sum"] = Field(
+    joined: Literal["tanh", "concat", "sum", "maxout"] = Field(
         "tanh",
         description="what predicts a token, from attention's context c and the state h: "
-        "tanh(W [c; h]) (Luong), [c; h] itself, or c + h",
+        "tanh(W [c; h]) (Luong), [c; h] itself, or c + h; maxout, also without attention: the "
+        "larger one of each two numbers of W [c; h; the token before] (Cho, Bahdanau)",
     )
     dropout: float = Field(
         0.2, ge=0, lt=1, description="on embeddings, between layers and on the last states"
@@ -89,7 +90,7 @@ class Config(CellsConfig):
             "window_size": (self.window == "global", "with window global"),
             "reset": (self.cell != "gru", f"with cell {self.cell}"),
             "first_state": (self.context != "every_step", f"with context {self.context}"),
-            "joined": (self.score is None, "with score null"),
+            "joined": (not self.joins_context, "with score null"),
         }
         return {name: why for name, (is_unread, why) in unread.items() if is_unread}
 
@@ -128,6 +129,11 @@ class Config(CellsConfig):
         """Width of what predicts a token."""
         concatenated = self.score is not None and self.joined == "concat"
         return self.hidden_size + (self.source_size if concatenated else 0)
+
+    @property
+    def joins_context(self) -> bool:
+        """Whether a context stands beside the state before the output: attention's, or c."""
+        return self.score is not None or self.joined == "maxout"
 
     @property
     def attends_before(self) -> bool:

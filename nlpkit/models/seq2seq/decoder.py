@@ -143,6 +143,10 @@ class Decoder(nn.Module):
             if config.joined == "tanh":
                 # h~ = tanh(W_c [c; h]), Luong et al. 2015, eq. 5
                 self.combine = nn.Linear(config.source_size + width, width, bias=False)
+        if config.joined == "maxout":
+            # s' = O_c c + O_h h + O_y y, and s_i = max(s'_2i, s'_2i+1): Cho et al. 2014, app. A.1.2
+            token = config.input_size if config.previous_output else 0
+            self.combine = nn.Linear(config.source_size + width + token, 2 * width)
         self.first = nn.ParameterDict()
         if config.context == "every_step" and config.first_state == "learned":
             for name in zeros(self.cells, torch.empty(0), 1):
@@ -160,6 +164,8 @@ class Decoder(nn.Module):
         x = self._inputs(embedded, context)
         hidden, after = run(self.cells, x, time, states)
         if self.alignment is None:
+            if self.config.joins_context:
+                hidden = self._join(context, hidden, embedded)
             return Decoded(hidden, after, None)
         # A rectangle of the targets, for attention alone.
         row = layout.document_ids
@@ -168,7 +174,7 @@ class Decoder(nn.Module):
         rectangle = hidden.new_zeros(*shape, hidden.shape[1]).index_put((row, column), hidden)
         positions = layout.positions.new_zeros(shape).index_put((row, column), layout.positions)
         contexts, weights = self.alignment(rectangle, positions, source)
-        hidden = self._attentional(contexts[row, column], hidden)
+        hidden = self._join(contexts[row, column], hidden, embedded)
         return Decoded(hidden, after, weights[row, column])
 
     def first_states(self, like: Tensor, count: int) -> States:
@@ -187,13 +193,20 @@ class Decoder(nn.Module):
             parts += fed
         return torch.cat(parts, 1) if parts else context.new_ones(len(context), 1)
 
-    def _attentional(self, context: Tensor, state: Tensor) -> Tensor:
-        """Return (n, output_size), what attention and state together say."""
+    def _join(self, context: Tensor, state: Tensor, embedded: Tensor | None) -> Tensor:
+        """Return (n, output_size), what context and state say together; `embedded` as `_inputs`."""
         context = context.to(state.dtype)
         if self.config.joined == "sum":
             return context + state
         both = torch.cat([context, state], 1)
-        return both if self.combine is None else torch.tanh(self.combine(both))
+        if self.combine is None:
+            return both
+        if self.config.joined == "tanh":
+            return torch.tanh(self.combine(both))
+        if embedded is not None:
+            both = torch.cat([both, embedded.to(both.dtype)], 1)
+        pairs = self.combine(both).unflatten(1, (-1, 2))
+        return torch.maximum(pairs[..., 0], pairs[..., 1])
 
     def _stepwise(
         self, layout: Layout, time: TimeFirst, tokens: Tokens, source: Source, states: States
@@ -233,8 +246,8 @@ class Decoder(nn.Module):
         state, after = one_step(self.cells, self._inputs(read, context.to(fed.dtype), fed), cells)
         if weights is None and self.alignment is not None:
             context, weights = self._attend(state, positions, source)
-        if weights is not None:
-            state = self._attentional(context, state)
+        if self.config.joins_context:
+            state = self._join(context, state, read)
         return after | {FED: state}, weights
 
     def _attend(self, state: Tensor, positions: Tensor, source: Source) -> tuple[Tensor, Tensor]:
