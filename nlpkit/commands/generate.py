@@ -59,7 +59,7 @@ class Decoding:
     stop: list[str] | None = option("--stop TEXT", "an output ends before TEXT; repeatable")
     blank: str = option(
         "--blank TEXT",
-        "CPM-Ant, XLNet: marks a token to fill in; <blank:5> marks five",
+        "CPM-Ant, XLNet, GLM: marks a token to fill in; <blank:5> marks five",
         default="<blank>",
     )
 

@@ -4,6 +4,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from nlpkit.contracts.abilities import (
@@ -148,7 +149,7 @@ class Writer:
             fills = iter(answer.ids)
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
-                text += self.tokenizer.decode([next(fills) for _ in range(blank)]) + part
+                text += self.tokenizer.decode(islice(fills, blank)) + part
         else:
             if isinstance(self.objective, DecodesOutput):
                 text = self.objective.decode_output(answer.ids)

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # The recipe of a family, and that of an objective, where it has another name.
 FAMILIES = {"gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
-    "classification": "gpt1_classify", "clm": "gpt2", "denoising": "bart",
+    "blank_infilling": "glm", "classification": "gpt1_classify", "clm": "gpt2", "denoising": "bart",
     "entailment": "gpt1_entail",
     "generation": "lstm_label", "image_classification": "vit", "mlm": "roberta",
     "multiple_choice": "gpt1_choice", "nsp": "bert", "plm": "xlnet", "prefix_lm": "gpt2",
@@ -33,7 +33,8 @@ OBJECTIVES = {
     "wwm": "roberta",
 }  # fmt: skip
 # The objectives that a kind of attention is tried with; the first that fits is taken.
-WITH_KINDS = ("clm", "mlm", "span_corruption", "plm", "cpm_ant", "rtd", "image_classification")
+WITH_KINDS = ("clm", "mlm", "span_corruption", "plm", "cpm_ant", "rtd", "image_classification",
+              "blank_infilling")  # fmt: skip
 KINDS = {"aft": {"max_length": 512}, "fixed": {"stride": 32, "summary": 8}}  # settings
 TRAIN = {"steps": 2, "tokens_per_step": 1024, "lr": 1.0e-3, "schedule": "constant"}
 
@@ -132,6 +133,7 @@ TAKEN: dict[str, set[str]] = {
     "cosformer": EITHER - {"t5"},
     **dict.fromkeys(["full", "group", "relative", "relative_bias"], DECODERS | ENCODERS),
     "seen_range": {"bert"},
+    "prefix": {"gpt2"},
     "cpm_ant": set(),  # its sizes are settings of its model
 }
 KINDS_AND_FAMILIES = list(

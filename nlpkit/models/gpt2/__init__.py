@@ -3,7 +3,12 @@
 GPT-3 (Brown et al. 2020, arXiv:2005.14165) is the same model with 2,048 positions, whose layers
 alternate between dense and locally banded attention: `attention: {layers: [{kind: causal},
 {kind: local_window}]}` in a recipe. The defaults are those of the smallest GPT-2.
+
+GLM (Du et al. 2022, arXiv:2103.10360) is the same model with `attention: {kind: prefix}`, which
+brings the table of its second position.
 """
+
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -18,10 +23,18 @@ VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the voc
 class Config(GptConfig):
     """Sizes of a GPT-2."""
 
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"context"})
+
     max_positions: Size = Field(1024, description="learned positions: the longest sequence")
     intermediate_size: Size | None = Field(
         None, description="width inside the feed-forward layers; null: 4 hidden_size"
     )
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`; GLM's positions are given."""
+        found = super().capabilities
+        return found | {"given_positions"} if "prefix" in found else found
 
     @property
     def inner_size(self) -> int:

@@ -7,6 +7,7 @@ through them are in `layers/gpt.py`, which GPT-1 shares.
 N tokens of the pack, C hidden_size.
 """
 
+import torch
 from torch import Tensor, nn
 
 from nlpkit import attention
@@ -49,6 +50,8 @@ class Model(Decoder):
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         super().__init__(config, vocab_size, backend, lambda: Block(config))
         self.final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        if config.can("prefix"):
+            self.span_position_embedding = nn.Parameter(torch.empty_like(self.position_embedding))
         self.reset_parameters()
 
     def initial_std(self, name: str) -> float:
@@ -86,6 +89,7 @@ FORMAT = HfFormat(
     names={
         "token_embedding": "transformer.wte.weight",
         "position_embedding": "transformer.wpe.weight",
+        "span_position_embedding": "transformer.wspe.weight",  # GLM's; transformers has none
         "attention_tensors": "attention_tensors",
         "final_norm": "transformer.ln_f",
         _OURS: _THEIRS,

@@ -76,6 +76,7 @@ class Decoder(TiedHead):
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
         self.position_embedding = nn.Parameter(torch.empty(config.max_positions, width))
+        self.span_position_embedding: nn.Parameter | None = None  # of GLM's second position
         self.layers = nn.ModuleList(make_block() for _ in range(config.num_layers))
         self.attention_tensors = AttentionTensors(
             config.kinds, config.num_layers, config.num_heads, width // config.num_heads
@@ -109,13 +110,20 @@ class Decoder(TiedHead):
         """
         config = self.config
         layout = layout_within(lengths, config.max_positions, input_ids.device, cache)
+        if self.span_position_embedding is not None:
+            # In a task all of the text is context.
+            context = torch.ones_like(input_ids, dtype=torch.bool)
+            fields = {"context": context, "span_position_ids": torch.zeros_like(input_ids)} | fields
         layout = layout.with_fields(fields)
         kinds = self.attention_tensors
         heads = kinds.heads_like(self.token_embedding, config.attention_dropout, self.backend)
         attends = kinds.prepare(heads, layout, cache=cache)
         self.attention_choice = attention.reasons(attends)
         words = F.embedding(input_ids, self.token_embedding)
-        x = words + F.embedding(layout.positions, self.position_embedding)
+        places = fields.get("position_ids", layout.positions)
+        x = words + F.embedding(places, self.position_embedding)
+        if self.span_position_embedding is not None:
+            x = x + F.embedding(fields["span_position_ids"], self.span_position_embedding)
         x = dropout(x, config.embedding_dropout, self.training)
         last = len(self.layers) - 1
         for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
