@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForImageClassification,
+    AutoModelForMaskedLM,
     AutoModelForPreTraining,
     AutoModelForSeq2SeqLM,
     CpmAntForCausalLM,
@@ -31,6 +32,8 @@ from nlpkit.models import (
     llama,
     longformer,
     lora,
+    modernbert,
+    modernbert_decoder,
     roberta,
     t5,
     transformer,
@@ -72,6 +75,7 @@ TARGETS = {
     "gpt": ["c_attn", "mlp.c_proj"],
     "gpt2": ["c_attn", "mlp.c_proj"],
     "llama": ["v_proj", "mlp.down_proj"],
+    "modernbert": ["Wqkv", "mlp.Wo"],
 }
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
@@ -90,6 +94,9 @@ CONFIGS |= {
     "xlm": xlm.Config(**_PLAIN),
 }
 TRANSPOSED |= dict.fromkeys(("xlnet", "bart", "t5", "transformer", "xlm"), False)
+CONFIGS |= {"modernbert": modernbert.Config(**_ENCODER)}
+CONFIGS |= {"modernbert_decoder": modernbert_decoder.Config(**_ENCODER)}
+TRANSPOSED |= dict.fromkeys(("modernbert", "modernbert_decoder"), False)
 CONFIGS["vit"], TRANSPOSED["vit"] = vit.Config(**_ENCODER, image_size=8, patch_size=4), False
 IDS = torch.arange(11, 31)
 
@@ -113,6 +120,8 @@ def base(family: str, directory: Path) -> nn.Module:
 def theirs(family: str, directory: Path) -> nn.Module:
     """Return transformers' model of a directory."""
     kind: Any = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
+    if family == "modernbert":
+        kind = AutoModelForMaskedLM
     if family == "vit":
         kind = AutoModelForImageClassification
     if family in ("bart", "t5", "transformer"):

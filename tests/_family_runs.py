@@ -18,6 +18,8 @@ START = {
     "gpt": (POSITIONS, "{kind: gpt1_bpe, vocab_size: 500}", "{name: clm, max_length: 64}"),
     "bert": (WIDE, WORDPIECE, "[{name: nsp, max_length: 64}, {name: mlm}]"),
     "roberta": (WIDE, BPE, "{name: mlm, max_length: 64}"),
+    "modernbert": (WIDE, WORDPIECE, "{name: mlm, max_length: 64}"),
+    "modernbert_decoder": (WIDE, BPE, "{name: clm, max_length: 64}"),
     "albert": (f"{WIDE}, embedding_size: 16", UNIGRAM, "{name: wwm, max_length: 64}"),
     "electra": (WIDE, WORDPIECE, "{name: rtd, max_length: 64}"),
     "xlm": (POSITIONS, WORDPIECE, "{name: mlm, max_length: 64}"),

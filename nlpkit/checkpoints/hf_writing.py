@@ -94,13 +94,12 @@ def _add_token_ids(
     for name, found in (("bos_token_id", ids.bos), ("eos_token_id", ids.eos)):
         if found is not None or form.bos_and_eos:
             settings.setdefault(name, found)
-    if ids.pad is not None:
-        settings.setdefault("pad_token_id", ids.pad)
-    if form.has_padding:
-        settings["pad_token_id"] = -1 if ids.pad is None else ids.pad
+    if ids.pad is not None or form.has_padding:
+        settings.setdefault("pad_token_id", -1 if ids.pad is None else ids.pad)
     if form.has_separator:
         settings["sep_token_id"] = ids.separator
     begin, end = ids.target_start, ids.target_end
+    settings |= {name: settings[id_] for name, id_ in form.same_ids.items() if id_ in settings}
     if config.can("encodes_source") and begin is not None and end is not None:
         padding = begin if ids.pad is None else ids.pad
         if settings.get("decoder_vocab_size") and padding >= settings["vocab_size"]:

@@ -63,6 +63,8 @@ class HfFormat:
     # of no token, for a tokenizer without padding.
     has_padding: bool = False
     has_separator: bool = False  # Write `sep_token_id`, by which the models there find texts.
+    # Ids of tokens that are others there: `cls_token_id` that of `bos_token_id`.
+    same_ids: Mapping[str, str] = field(default_factory=dict)
     # Returns the arguments of `Config`, from config.json and its sizes; raises ValueError.
     read_config: Callable[[Settings, Values], Values] = lambda settings, sizes: sizes
     # `join` merges or splits tensors of our state dict as `names` requires; `split` reverses it.

@@ -47,7 +47,17 @@ CLASSIFIERS = (
     "gpt2",
     *(
         pytest.param(family, marks=slow)
-        for family in ("xlnet", "roberta", "albert", "gpt", "bert", "electra", "xlm", "llama")
+        for family in (
+            "xlnet",
+            "roberta",
+            "albert",
+            "gpt",
+            "bert",
+            "electra",
+            "modernbert",
+            "xlm",
+            "llama",
+        )
     ),
 )
 
@@ -72,7 +82,8 @@ def test_classifier_answers_as_eval(runs: Runs, capsys, family: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "family", ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "bert", "llama"))]
+    "family",
+    ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "bert", "llama", "modernbert"))],
 )
 def test_classifier_of_two_texts_answers_as_eval(runs: Runs, capsys, family: str) -> None:
     objective = "{name: entailment, max_length: 80, lm_weight: 0.0}"
@@ -104,7 +115,7 @@ def test_numbers_of_both_orders_add_up_to_that_of_eval(runs: Runs, capsys) -> No
 
 
 @pytest.mark.parametrize(
-    "family", ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "llama"))]
+    "family", ["gpt2", *(pytest.param(f, marks=slow) for f in ("roberta", "llama", "modernbert"))]
 )
 def test_tagger_answers_as_eval(runs: Runs, capsys, family: str) -> None:
     objective = "{name: tagging, max_length: 100, scheme: iob2}"
@@ -123,7 +134,10 @@ def test_tagger_answers_as_eval(runs: Runs, capsys, family: str) -> None:
         assert [found[begin] for begin in begins] == prediction.split()
 
 
-MASKED = ("albert", *(pytest.param(name, marks=slow) for name in ("roberta", "bert", "xlm")))
+MASKED = (
+    "albert",
+    *(pytest.param(name, marks=slow) for name in ("roberta", "bert", "modernbert", "xlm")),
+)
 
 
 @pytest.mark.parametrize("family", MASKED)
@@ -152,10 +166,17 @@ def test_generator_of_electra_fills_masks_with_the_tokenizer_beside_it(runs: Run
     assert len(pipe("Mara took two [MASK] apples.")) == 5
 
 
-@pytest.mark.parametrize("contiguous", [True, pytest.param(False, marks=slow)])
-def test_texts_go_on_as_in_generate(runs: Runs, capsys, contiguous: bool) -> None:
+@pytest.mark.parametrize(
+    ("family", "contiguous"),
+    [
+        ("gpt2", True),
+        pytest.param("gpt2", False, marks=slow),
+        pytest.param("modernbert_decoder", True, marks=slow),
+    ],
+)
+def test_texts_go_on_as_in_generate(runs: Runs, capsys, family: str, contiguous: bool) -> None:
     objective = f"{{name: clm, max_length: 64, contiguous: {str(contiguous).lower()}}}"
-    saved = runs.first("gpt2", objective)
+    saved = runs.first(family, objective)
     texts = [line[:30] for line in (runs.folder / "valid.txt").read_text("utf-8").splitlines()[:6]]
     expected = _generated(saved, texts, capsys)
     pipe = pipeline("text-generation", model=str(saved), device="cpu")

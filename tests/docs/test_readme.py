@@ -160,7 +160,8 @@ def test_default_targets_of_adapters_are_those_that_the_readme_names(text: str) 
     for name in registry.names("models"):
         targets = families.load_model(name).LORA_TARGETS
         alike = {("c_attn",): ("q", "k", "v"), ("q_proj", "v_proj"): ("query", "value")}
-        targets = alike.get(targets, targets)  # the first are three in one layer
+        alike[("Wqkv",)] = ("q", "k", "v")
+        targets = alike.get(targets, targets)  # three in one layer, as in c_attn
         found.setdefault(targets, []).append(f"`{name}`")
     assert {*found} == {("query", "value"), ("q", "k", "v"), ("up", "down"), ()}
     (line,) = [line for line in text.splitlines() if "`lora.targets`" in line]

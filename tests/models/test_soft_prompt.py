@@ -14,8 +14,9 @@ from nlpkit.models import families, soft_prompt
 from tests import _adapters
 
 COUNT = 5
-ENCODERS = ("albert", "bert", "electra", "roberta", "xlm")  # the summary is their first state
-STACKS = (*ENCODERS, "gpt", "gpt2", "xlnet")
+# The summary is their first state.
+ENCODERS = ("albert", "bert", "electra", "modernbert", "roberta", "xlm")
+STACKS = (*ENCODERS, "gpt", "gpt2", "modernbert_decoder", "xlnet")
 IDS = torch.stack([torch.arange(11, 25), torch.arange(20, 34)])
 
 
@@ -80,7 +81,7 @@ def test_soft_prompt_before_a_source_gives_the_logits_of_peft(
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("family", ["gpt", "gpt2", "lstm", "t5"])
+@pytest.mark.parametrize("family", ["gpt", "gpt2", "lstm", "modernbert_decoder", "t5"])
 def test_soft_prompt_is_read_once_in_generation(family: str) -> None:
     module, light = families.load_model(family), families.load(family)
     config = _adapters.CONFIGS.get(family) or light.Config(hidden_size=32, num_layers=2)

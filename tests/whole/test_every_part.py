@@ -120,11 +120,9 @@ def test_every_cell_of_the_table_of_objectives_and_families(
 
 
 # The families that take a kind; others may refuse it.
-DECODERS, ENCODERS = (
-    {"gpt", "gpt2", "llama"},
-    {"albert", "bert", "electra", "longformer", "roberta", "xlm"},
-)
-CAUSAL = DECODERS | {"roberta", "xlm", "bart", "t5", "transformer"}
+DECODERS = {"gpt", "gpt2", "llama", "modernbert_decoder"}
+ENCODERS = {"albert", "bert", "electra", "longformer", "modernbert", "roberta", "xlm"}
+CAUSAL = DECODERS | {"modernbert", "roberta", "xlm", "bart", "t5", "transformer"}
 EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}
 TAKEN: dict[str, set[str]] = {
     **dict.fromkeys(["causal", "fixed", "local_window", "relative_bias_causal", "strided"], CAUSAL),

@@ -68,7 +68,7 @@ class TaskHead:
     layer: str
     bias: bool = True
     kind: type[Head] = Head
-    # Modules of a head of more than one layer, with transformers' names.
+    # Modules of a head of more than one layer, with transformers' names; or weights without a bias.
     modules: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
@@ -92,9 +92,9 @@ class TaskHead:
     def names(self) -> Mapping[str, str]:
         """Our names of the head's parameters with transformers' names."""
         names = {
-            f"{PREFIX}{ours}.{end}": f"{theirs}.{end}"
+            f"{PREFIX}{ours}{end}": f"{theirs}{end}"
             for ours, theirs in self.modules.items()
-            for end in ("weight", "bias")
+            for end in ([""] if ours.endswith(".weight") else [".weight", ".bias"])
         }
         names[HEAD] = f"{self.layer}.weight"
         return names | {BIAS: f"{self.layer}.bias"} if self.bias else names

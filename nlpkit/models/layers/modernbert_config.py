@@ -1,0 +1,77 @@
+"""Settings that ModernBERT and its decoder have in common. Imports no torch.
+
+The defaults are those of ModernBERT's base model (Warner et al. 2024, arXiv 2412.13663, table 4).
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from pydantic import Field, model_validator
+
+from nlpkit.attention.choice import AttentionChoice
+from nlpkit.config import Layers, Size
+from nlpkit.models.config import Activation, AttentionDropout, ModelConfig, check_heads
+
+LOCAL = "local_window"  # the kind of attention whose layers have `local_theta`
+
+
+class ModernBertConfig(ModelConfig):
+    """Sizes of a ModernBERT; the vocabulary's comes from the tokenizer."""
+
+    task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
+    padded_vocabulary: ClassVar[bool] = True
+    is_causal: ClassVar[bool] = False
+
+    hidden_size: Size = Field(768, description="width of the residual stream")
+    num_layers: Layers = Field(22, description="number of layers")
+    num_heads: Size = Field(12, description="attention heads")
+    intermediate_size: Size = Field(
+        1152, description="width inside the feed-forward layers; their first matrix has it twice"
+    )
+    max_positions: Size = Field(8192, description="the longest sequence")
+    hidden_act: Activation = "gelu"
+    embedding_dropout: float = Field(0.0, ge=0, lt=1, description="on the embeddings")
+    attention_dropout: AttentionDropout = Field(
+        0.0, description="on the attention probabilities, and on what attention adds"
+    )
+    mlp_dropout: float = Field(0.0, ge=0, lt=1, description="inside the feed-forward layers")
+    init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
+    tie: bool = Field(True, description="whether one table serves for input and output")
+    global_theta: float = Field(
+        160000.0, gt=1, description="base of the rotary wavelengths of layers that see all tokens"
+    )
+    local_theta: float = Field(10000.0, gt=1, description="base in layers that see a window")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "ModernBertConfig":
+        check_heads(self.num_heads, self.hidden_size)
+        if self.width_per_head % 2:
+            raise ValueError(
+                f"num_heads: heads of hidden_size {self.hidden_size} are {self.width_per_head} "
+                "wide, and rotary positions turn pairs of channels"
+            )
+        return self
+
+    @classmethod
+    def layer_kinds(cls, types: Sequence[bool], window: int) -> tuple[AttentionChoice, ...]:
+        """Return the kinds of layers that see all tokens (True) or transformers' window (False)."""
+        whole = AttentionChoice.of("causal" if cls.is_causal else "full")
+        near = window // 2 + (0 if cls.is_causal else 1)
+        local = AttentionChoice.of(LOCAL, causal=cls.is_causal, window=near)
+        return tuple(whole if sees_all else local for sees_all in types)
+
+    @property
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
+        """Every third layer sees all tokens, the others 64 to a side (sec. 2.1.2)."""
+        return self.layer_kinds((True, False, False), 128)
+
+    @property
+    def window(self) -> int:
+        """The window of the local layers as transformers counts it: both sides of a token."""
+        near = next((kind.config.window for kind in self.kinds if kind.kind == LOCAL), 65)
+        return 2 * (near - (0 if self.is_causal else 1))
+
+    @property
+    def has_default_attention(self) -> bool:
+        """Whether all layers see all tokens or one window."""
+        return {*self.kinds} <= {*self.layer_kinds((True, False), self.window)}

@@ -1,0 +1,20 @@
+"""Settings of ModernBERT's decoder, as Ettin's (Weller et al. 2025, arXiv 2507.11412).
+
+The same layers, which see nothing to the right. The model is in `model.py`, so that a recipe is
+checked without torch.
+"""
+
+from typing import ClassVar
+
+from nlpkit.models.layers.modernbert_config import ModernBertConfig
+
+MODEL_TYPE = "modernbert-decoder"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+
+
+class Config(ModernBertConfig):
+    """Sizes of the decoder; the vocabulary's comes from the tokenizer."""
+
+    is_causal: ClassVar[bool] = True
