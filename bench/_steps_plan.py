@@ -165,7 +165,7 @@ def _texts(workload: Workload, batch: Batch) -> list[Text]:
         ids = fields["input_ids"][start + prompt : end]
         if workload.is_classification:
             labels = int(fields["label"][number])
-        elif workload.family == "gpt1":  # transformers moves them by one itself
+        elif workload.family == "gpt":  # transformers moves them by one itself
             labels = ids
         else:
             labels = fields["labels"][start + prompt : end]

@@ -6,8 +6,8 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = ROOT.parent / "shared/data"
-FAMILIES, VERBS, LENGTHS = ("gpt1", "bert", "cpm_ant"), ("pretrain", "finetune"), ("full", "varied")
-OF_TASK = {"gpt1": "classification", "bert": "classification", "cpm_ant": "cpm_ant_nlg"}
+FAMILIES, VERBS, LENGTHS = ("gpt", "bert", "cpm_ant"), ("pretrain", "finetune"), ("full", "varied")
+OF_TASK = {"gpt": "classification", "bert": "classification", "cpm_ant": "cpm_ant_nlg"}
 PROMPT = 8  # soft-prompt tokens of CPM-Ant, as in its recipe
 # What CPM-Ant reads has the ending `_zh`.
 _SHIPPED = {
@@ -121,8 +121,8 @@ def recipe(
         if workload.is_classification:
             objective["lm_weight"] = 0.0  # transformers has no auxiliary loss
         return made | {"init_from": str(start), "objective": objective}
-    kind = {"gpt1": "bpe", "bert": "wordpiece", "cpm_ant": "cpm_ant"}[family]
-    objective = {"name": {"gpt1": "clm", "bert": "mlm"}.get(family, family)}
+    kind = {"gpt": "bpe", "bert": "wordpiece", "cpm_ant": "cpm_ant"}[family]
+    objective = {"name": {"gpt": "clm", "bert": "mlm"}.get(family, family)}
     objective["max_length"] = size.length
     if family == "cpm_ant":
         # A piece that is not full is dropped.

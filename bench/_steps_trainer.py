@@ -96,7 +96,7 @@ def _model(about: dict[str, Any]) -> PreTrainedModel:
     """Return transformers' model with our sizes and dropout, and random weights."""
     size, classes = about["size"], about["classes"]
     width, layers, heads = size["width"], size["layers"], size["width"] // 64
-    if about["family"] == "gpt1":
+    if about["family"] == "gpt":
         gpt = OpenAIGPTConfig(
             vocab_size=about["vocabulary"], n_positions=size["length"], n_embd=width,
             n_layer=layers, n_head=heads, attn_pdrop=0.0, pad_token_id=_PADDING,

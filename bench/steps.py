@@ -1,10 +1,10 @@
 """Training steps of the command line against `transformers.Trainer`: one table.
 
-    python bench/steps.py [--workloads gpt1-pretrain-full 'bert-*'] [--rounds 3] [--data FILE …]
+    python bench/steps.py [--workloads gpt-pretrain-full 'bert-*'] [--rounds 3] [--data FILE …]
 
-A workload is FAMILY-VERB-LENGTHS: gpt1, bert or cpm_ant; pretrain or finetune; full rows, or texts
+A workload is FAMILY-VERB-LENGTHS: gpt, bert or cpm_ant; pretrain or finetune; full rows, or texts
 of their own lengths (varied). Without --workloads, all are measured in the small size (4 x 256),
-and gpt1-pretrain-full in that of the paper (12 x 768). Subjects:
+and gpt-pretrain-full in that of the paper (12 x 768). Subjects:
 - nlpkit: `nlpkit pretrain` or `finetune`, from the recipe to metrics.jsonl, with AdamW.
 - Trainer: as it comes, with transformers' model of the same sizes and dropout; the same texts in
   each update, padded to the longest.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from _steps_recipes import FAMILIES, LENGTHS, ROOT, SIZES, VERBS, Workload, usual_files
 
-OF_PAPER = "gpt1-pretrain-full"
+OF_PAPER = "gpt-pretrain-full"
 TYPES, SUBJECTS = ("fp32", "bf16"), ("nlpkit", "Trainer", "best flags")
 
 

@@ -12,7 +12,7 @@ import json
 import random
 import sys
 import warnings
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -95,7 +95,7 @@ def _compiled_graphs() -> dict[str, Any]:
     """Return how many graphs there are after each pack, trained on and then evaluated."""
     compile_for_gpu, real = flex._compiled, torch.compile
     # All of a function in one graph, or an error; more graphs than allowed is one, too.
-    torch.compile = lambda f: real(f, backend=_count, fullgraph=True)
+    torch.compile = partial(real, backend=_count, fullgraph=True)  # keeps the names of arguments
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     flex._compiled = cache(compile_for_gpu.__wrapped__)
     rng, counts = random.Random(0), []

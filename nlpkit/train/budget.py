@@ -72,6 +72,7 @@ class Clock(Pace):
         if after_next > self.budget:
             return Tick(elapsed, 1.0)
         progress = min(ALMOST, (elapsed + times.step) / (self.budget - end))
+        progress = max(progress, times.progress)  # times that change do not turn it back
         return Tick(elapsed, progress, float(after_next + self._due(step, state) > self.budget))
 
     def _due(self, step: int, state: State) -> float:

@@ -53,7 +53,7 @@ def _check(folder: Path, *workloads: str) -> None:
 
 @pytest.mark.slow
 def test_each_subject_trains_on_the_same_tokens(tmp_path: Path) -> None:
-    _check(tmp_path, "gpt1-pretrain-varied")
+    _check(tmp_path, "gpt-pretrain-varied")
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_ratios_are_those_of_the_rounds(table: ModuleType) -> None:
         )
     )
     recipes = import_module("_steps_recipes")
-    workload = recipes.Workload("gpt1", "pretrain", "full", "small")
+    workload = recipes.Workload("gpt", "pretrain", "full", "small")
     plan = table.Plan(workload, Path("x"), 1, 1, [], [], 8192, None)
     group = table.Group(plan, "fp32", {m.name: m for m in (ours, defaults, flags)}, 16e9)
     cells = [row.strip("| ").split(" | ")[2:] for row in table.rows(group)]
