@@ -7,7 +7,7 @@ bias that counts is the decoder's; the other one is not used.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from nlpkit.contracts.format import HfFormat, Settings, State
+from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.models.layers.encoder_config import EncoderConfig
 from nlpkit.models.layers.head import TaskHead
 
@@ -123,3 +123,29 @@ ENCODER = HfFormat(
     join=_join,
     split=_split,
 )
+
+
+def _read_roberta(settings: Settings, sizes: Values) -> Values:
+    limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
+    return sizes | {"max_positions": limit}
+
+
+def make_roberta(body: str, architecture: str, parts: Mapping[str, str] = LAYER) -> HfFormat:
+    """Return the format of a family with RoBERTa's positions and head of masked tokens."""
+    made = replace(
+        ENCODER,
+        architecture=architecture,
+        body=body,
+        names={
+            **body_names(body, parts=parts),
+            "output_dense": "lm_head.dense",
+            "output_norm": "lm_head.layer_norm",
+        },
+        # The pooler of a bare model is in none of its pretraining models.
+        ignored=(*ENCODER.ignored, "pooler"),
+        sizes={**ENCODER.sizes, "padding_idx": "pad_token_id"},
+        defaults={**ENCODER.defaults, "pad_token_id": 1},
+        more_settings=lambda config: {"max_position_embeddings": config.position_rows},
+        read_config=_read_roberta,
+    )
+    return with_decoder(made, "lm_head.decoder", "lm_head.bias")

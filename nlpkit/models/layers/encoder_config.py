@@ -67,6 +67,24 @@ class EncoderConfig(PostNormConfig):
     type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
 
 
+class RobertaConfig(EncoderConfig):
+    """Sizes of an encoder with RoBERTa's tokens and positions (Liu et al. 2019)."""
+
+    task_tokens: ClassVar[tuple[str, str, str]] = ("<s>", "</s>", "</s>")
+    delimiters: ClassVar[int] = 2  # Liu et al. 2019 put </s></s> between two texts
+    mask_token: ClassVar[str] = "<mask>"
+
+    norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
+    padding_idx: int = Field(
+        1, ge=0, description="id of the padding token; positions are counted from the number after"
+    )
+
+    @property
+    def position_rows(self) -> int:
+        """The rows of the table of positions; those up to `padding_idx` are of no token."""
+        return self.max_positions + self.padding_idx + 1
+
+
 class EncoderDecoderConfig(ModelConfig):
     """Sizes of an encoder and a decoder; the recipe's `attention` is the decoder's own."""
 

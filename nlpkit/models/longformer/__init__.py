@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
-from nlpkit.models.layers.encoder_config import TEXT_FIELDS, EncoderConfig
+from nlpkit.models.layers.encoder_config import TEXT_FIELDS, RobertaConfig
 
 MODEL_TYPE = "longformer"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -19,25 +19,13 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 KIND = "longformer"  # of attention, whose global tokens have projections of their own here
 
 
-class Config(EncoderConfig):
+class Config(RobertaConfig):
     """Sizes of a Longformer; the vocabulary's comes from the tokenizer."""
 
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = TEXT_FIELDS
     CAN: ClassVar[tuple[str, ...]] = ("pairs",)
-    task_tokens: ClassVar[tuple[str, str, str]] = ("<s>", "</s>", "</s>")
-    delimiters: ClassVar[int] = 2  # as RoBERTa
-    mask_token: ClassVar[str] = "<mask>"
 
     max_positions: Size = Field(4096, description="learned positions: the longest sequence")
-    norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
-    padding_idx: int = Field(
-        1, ge=0, description="id of the padding token; positions are counted from the number after"
-    )
-
-    @property
-    def position_rows(self) -> int:
-        """The rows of the table of positions; those up to `padding_idx` are of no token."""
-        return self.max_positions + self.padding_idx + 1
 
     @property
     def default_attention(self) -> tuple[AttentionChoice, ...]:

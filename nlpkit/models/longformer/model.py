@@ -22,7 +22,6 @@ from nlpkit.contracts.format import Settings, Values
 from nlpkit.contracts.kind import Tokens
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
 from nlpkit.models.layers.head import Head, TaskHead
 from nlpkit.models.layers.packs import select_rows
@@ -195,7 +194,7 @@ class Model(EncoderModel):
 
 
 def _more_settings(config: Config) -> Values:
-    settings: Values = {"max_position_embeddings": config.position_rows}
+    settings = _ROBERTA.more_settings(config)
     if config.has_default_attention:
         kinds = [config.kinds[n % len(config.kinds)] for n in range(config.num_layers)]
         settings["attention_window"] = [choice.config.window for choice in kinds]
@@ -213,28 +212,13 @@ def _read_config(settings: Settings, sizes: Values) -> Values:
         AttentionChoice.of(KIND, causal=False, window=window, global_tokens=rule)
         for window in windows
     ]
-    limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
-    return sizes | {"max_positions": limit, "attention": tuple(kinds)}
+    return _ROBERTA.read_config(settings, sizes) | {"attention": tuple(kinds)}
 
 
 _LAYER = encoder_format.LAYER | {
     f"{name}_global": f"attention.self.{name}_global" for name in ("query", "key", "value")
 }
-_FORMAT = replace(
-    ENCODER,
-    architecture="LongformerForMaskedLM",
-    body="longformer.",
-    names={
-        **encoder_format.body_names("longformer.", parts=_LAYER),
-        "output_dense": "lm_head.dense",
-        "output_norm": "lm_head.layer_norm",
-    },
-    # The pooler of a bare LongformerModel is in that of multiple choice alone.
-    ignored=(*ENCODER.ignored, "pooler"),
-    sizes={**ENCODER.sizes, "padding_idx": "pad_token_id"},
-    defaults={**ENCODER.defaults, "pad_token_id": 1},
-    more_settings=_more_settings,
-    has_separator=True,
-    read_config=_read_config,
+_ROBERTA = encoder_format.make_roberta("longformer.", "LongformerForMaskedLM", _LAYER)
+FORMAT = replace(
+    _ROBERTA, more_settings=_more_settings, has_separator=True, read_config=_read_config
 )
-FORMAT = encoder_format.with_decoder(_FORMAT, "lm_head.decoder", "lm_head.bias")

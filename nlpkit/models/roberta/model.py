@@ -6,15 +6,12 @@ N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache
-from nlpkit.contracts.format import Settings, Values
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers.encoder import Embeddings, EncoderModel
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.positions import count_positions
@@ -62,25 +59,4 @@ class Model(EncoderModel):
         return self.encode(layout, input_ids, types, positions=positions, rows=rows, cache=cache)
 
 
-def _read_config(settings: Settings, sizes: Values) -> Values:
-    limit = settings["max_position_embeddings"] - sizes["padding_idx"] - 1
-    return sizes | {"max_positions": limit}
-
-
-_FORMAT = replace(
-    ENCODER,
-    architecture="RobertaForMaskedLM",
-    body="roberta.",
-    names={
-        **encoder_format.body_names("roberta."),
-        "output_dense": "lm_head.dense",
-        "output_norm": "lm_head.layer_norm",
-    },
-    # The pooler of a bare RobertaModel is in none of its pretraining and tuning models.
-    ignored=(*ENCODER.ignored, "pooler"),
-    sizes={**ENCODER.sizes, "padding_idx": "pad_token_id"},
-    defaults={**ENCODER.defaults, "pad_token_id": 1},
-    more_settings=lambda config: {"max_position_embeddings": config.position_rows},
-    read_config=_read_config,
-)
-FORMAT = encoder_format.with_decoder(_FORMAT, "lm_head.decoder", "lm_head.bias")
+FORMAT = encoder_format.make_roberta("roberta.", "RobertaForMaskedLM")
