@@ -24,7 +24,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import name_path_in_errors, sync
 from nlpkit.errors import FileError, UsageError
-from nlpkit.json_types import JsonObject
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.runs import model_card
@@ -137,6 +137,7 @@ def _make_folders(model: _Model) -> hf_layout.Folders:
     ids = hf_writing.find_token_ids(model.objective, model.tokenizer, config)
     loaded = model.loaded
     folders = hf_writing.to_hf(model.family, config, loaded.state, ids, loaded.head)
+    _keep_name(folders[""][0], old, model.family)
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old
         settings = {
@@ -148,6 +149,19 @@ def _make_folders(model: _Model) -> hf_layout.Folders:
         cast = {name: _cast(name, tensor, model.dtype) for name, tensor in tensors.items()}
         folders[folder] = settings, cast
     return folders
+
+
+def _keep_name(settings: JsonObject, old: JsonMapping, family: str) -> None:
+    """Give `config.json` the name that the model had before, where its family has several.
+
+    A class that ends otherwise, such as that of the body alone, is replaced by the family's.
+    """
+    own, *more = hf_model.model_types(family)
+    classes = settings["architectures"]
+    ends = [name.partition("For")[2] for name in classes]
+    before = [name for name in old.get("architectures") or () if name.partition("For")[2] in ends]
+    if settings["model_type"] == own and old.get("model_type") in more and before:
+        settings |= {"model_type": old["model_type"], "architectures": before}
 
 
 def _write_beside(model: _Model, directory: Path, settings: JsonObject) -> None:

@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from nlpkit.checkpoints import hf_layout, peft_layout, tokenizer_files
+from nlpkit import registry
+from nlpkit.checkpoints import hf_layout, hf_model, peft_layout, tokenizer_files
+from nlpkit.models import families
 from nlpkit.models.cpm_ant import original
 from nlpkit.tokenizers.library import pieces
 
@@ -30,3 +32,11 @@ def test_tokenizers_are_those_that_are_read() -> None:
     assert {*pieces.FILES} <= named
     text = PAGE.read_text(encoding="utf-8")
     assert all(f"`{family}`" in text for family in pieces.UNREAD[:3])
+
+
+def test_families_are_those_that_transformers_has_and_their_types() -> None:
+    text = PAGE.read_text(encoding="utf-8").partition("## Families\n")[2]
+    rows = re.findall(r"^\| (`.*?) \| `(\w+)` \|", text, re.MULTILINE)
+    named = {family: set(re.findall(r"`([^`]+)`", types)) for types, family in rows}
+    known = [n for n in registry.names("models") if families.load_model(n).FORMAT.architecture]
+    assert named == {name: {*hf_model.model_types(name)} for name in known}

@@ -20,10 +20,10 @@ from nlpkit.models.roberta import Config
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 TASK_HEADS = {  # transformers' models with a task's layer; its multiple choice reads a pooler
     "sequence_classification": TaskHead.of_two(
-        "RobertaForSequenceClassification", "classifier.out_proj", "classifier.dense"
+        "ForSequenceClassification", "classifier.out_proj", "classifier.dense"
     ),
-    "token_classification": TaskHead("RobertaForTokenClassification", "classifier"),
-    "question_answering": TaskHead("RobertaForQuestionAnswering", "qa_outputs"),
+    "token_classification": TaskHead("ForTokenClassification", "classifier"),
+    "question_answering": TaskHead("ForQuestionAnswering", "qa_outputs"),
 }
 
 

@@ -158,12 +158,13 @@ def _read_settings(settings: Settings, sizes: Values) -> Values:
         )
     notes = settings.get("nlpkit", {})
     depth = settings["num_layers"]
+    tie = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
     return sizes | {
         "encoder_layers": depth,
         "num_layers": settings.get("num_decoder_layers") or depth,
         "hidden_act": activation,
         "gated": gate == "gated",
-        "tie": settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True)),
+        "tie": tie and settings.get("model_type") != "mt5",  # mT5 is version 1.1
         "attention_dropout": notes.get("attention_dropout", sizes["dropout"]),
     }
 

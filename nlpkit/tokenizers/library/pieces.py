@@ -77,8 +77,11 @@ def _as_t5(model: Model, settings: JsonMapping) -> None:
     if not isinstance(number, int) or not 0 <= number <= 1000:
         raise FileError(f"tokenizer_config.json: extra_ids is {number!r}; must be from 0 to 1000")
     names = (f"<extra_id_{i}>" for i in reversed(range(number)))
-    known = {piece.text for piece in model.pieces}
-    model.pieces += [Piece(name, type=CONTROL) for name in names if name not in known]
+    model.pieces += [Piece(name, type=CONTROL) for name in names]
+    # mT5 has them among its pieces, with a space before each.
+    for place, piece in enumerate(model.pieces):
+        if re.fullmatch(r"▁<extra_id_\d+>", piece.text):
+            model.pieces[place] = Piece(piece.text[1:], type=CONTROL)
 
 
 def _as_deberta(model: Model, settings: JsonMapping) -> None:
