@@ -20,6 +20,7 @@ from nlpkit.errors import RecipeError
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
+from nlpkit.generate.texts import Writer
 from nlpkit.models import gpt2
 from nlpkit.models.gpt2 import model as gpt2_model
 from nlpkit.objectives import blank_infilling
@@ -285,6 +286,19 @@ def test_several_blanks_have_their_numbers_of_tokens() -> None:
     assert len(_answer(objective, prompt)) == 5
     with pytest.raises(ValueError, match="at most 60 fit"):
         objective.fill_blanks(([], [20] * 60, []), (1, 1))
+
+
+def test_a_single_blank_ends_where_the_model_says() -> None:
+    objective, model = _objective(), _model()
+    with torch.no_grad():  # the end is the most probable token, whatever stands before
+        model.final_norm.weight.zero_()
+        model.final_norm.bias.copy_(model.token_embedding[END])
+        model.token_embedding[END] *= 10
+    writer = Writer(model, TOKENIZER, objective, Settings())
+    one, several = writer.write(["the lazy<blank:3> dog", "the<blank:2> lazy<blank> dog"])
+    assert (one.outputs[0].text, one.outputs[0].tokens) == ("the lazy dog", 0)
+    assert one.outputs[0].ended
+    assert several.outputs[0].tokens == 3
 
 
 def test_recipes_that_do_not_fit_are_told_what_does() -> None:
