@@ -198,9 +198,9 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
     from torch.distributed.fsdp import fully_shard
 
     from nlpkit.train.average import Average
+    from nlpkit.train.average_settings import AverageConfig
     from nlpkit.train.optim import optimizers
     from nlpkit.train.schedule import ResolvedTraining
-    from nlpkit.train.settings import AverageConfig
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     dist.init_process_group("gloo", rank=rank, world_size=2)

@@ -17,6 +17,7 @@ from nlpkit.runs.planned import Planned
 from nlpkit.runs.run import Training
 from nlpkit.train import recompute
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.machine import to_device
 from tests import _tiny
 from tests._family_runs import START, TRAIN, Runs
 from tests._processes import FSDP, SHARDED, launched
@@ -44,7 +45,7 @@ def _step(plan: Planned, on: bool) -> tuple[torch.Tensor, dict[str, torch.Tensor
     torch.manual_seed(1)
     losses = []
     for batch in plan.stream[0].batches:
-        moved = planning.to_device(batch, torch.device("cpu"))
+        moved = to_device(batch, torch.device("cpu"))
         loss = training(moved).mean(batch.num_targets)
         loss.backward()
         losses.append(loss.detach())
