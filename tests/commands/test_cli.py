@@ -533,8 +533,8 @@ def test_tokenizer_show_of_no_tokenizer_gives_4(folder, capsys):
     assert cli.run(["tokenizer", "show", "."]) == 4
     assert capsys.readouterr().err == (
         "nlpkit: .: no tokenizer here, neither encoder.json nor encoder_bpe_40000.json "
-        "nor nlpkit_tokenizer.json "
-        "nor tokenizer.json nor vocab.json nor vocab.txt\n"
+        "nor nlpkit_tokenizer.json nor sentencepiece.bpe.model nor spiece.model nor spm.model "
+        "nor tokenizer.json nor tokenizer.model nor vocab.json nor vocab.txt\n"
     )
 
 
