@@ -25,6 +25,7 @@ from nlpkit.models import (
     bart,
     bert,
     cpm_ant,
+    deberta_v2,
     electra,
     families,
     gpt,
@@ -80,8 +81,8 @@ TARGETS = {
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
 ENCODERS = {
-    "albert": albert, "bert": bert, "electra": electra, "longformer": longformer,
-    "roberta": roberta,
+    "albert": albert, "bert": bert, "deberta_v2": deberta_v2, "electra": electra,
+    "longformer": longformer, "roberta": roberta,
 }  # fmt: skip
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}
 TRANSPOSED |= dict.fromkeys(ENCODERS, False)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.forms import sides
-from nlpkit.attention.kinds import cosformer
+from nlpkit.attention.kinds import cosformer, disentangled
 
 
 def reference(choice: AttentionChoice, q, k, v, tensors):
@@ -22,6 +22,7 @@ def reference(choice: AttentionChoice, q, k, v, tensors):
         "cosformer": _cosformer,
         "memory_compressed": _memory_compressed,
         "relative_keys": _relative_keys,
+        "disentangled": _disentangled,
     }[choice.kind](choice.config, q, k, v, tensors)
 
 
@@ -103,6 +104,22 @@ def _relative_keys(config, q, k, v, tensors):
     if config.values:
         values = values + tensors["value_table"][row][:, :, None]
     return torch.einsum("hij,ijhd->ihd", scores.softmax(2), values)
+
+
+def _disentangled(config, q, k, v, tensors):
+    """Return (n, H, D) for one sequence, by the vectors (n, n, H, D) of all pairs (He, eq. 4)."""
+    place = torch.arange(len(q), device=q.device)
+    distance = place[:, None] - place
+    row = disentangled.row_of(config, distance)
+    terms = [torch.einsum("ihd,jhd->hij", q, k)]
+    if "position_keys" in tensors:
+        terms.append(torch.einsum("ihd,ijhd->hij", q, tensors["position_keys"][row]))
+    if "position_queries" in tensors:
+        terms.append(torch.einsum("jhd,ijhd->hij", k, tensors["position_queries"][row]))
+    scores = sum(terms) / (len(terms) * q.shape[2]) ** 0.5
+    if sides.is_causal(config):
+        scores = scores.masked_fill(distance < 0, -torch.inf)
+    return torch.einsum("hij,jhd->ihd", scores.softmax(2), v)
 
 
 def _lsh(config, q, k, v, tensors):

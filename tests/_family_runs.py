@@ -21,6 +21,7 @@ START = {
     "modernbert": (WIDE, WORDPIECE, "{name: mlm, max_length: 64}"),
     "modernbert_decoder": (WIDE, BPE, "{name: clm, max_length: 64}"),
     "albert": (f"{WIDE}, embedding_size: 16", UNIGRAM, "{name: wwm, max_length: 64}"),
+    "deberta_v2": (WIDE, WORDPIECE, "{name: wwm, max_length: 64}"),
     "electra": (WIDE, WORDPIECE, "{name: rtd, max_length: 64}"),
     "xlm": (POSITIONS, WORDPIECE, "{name: mlm, max_length: 64}"),
     "xlnet": (f"{SIZES}, intermediate_size: 48", UNIGRAM, "{name: plm, max_length: 64}"),

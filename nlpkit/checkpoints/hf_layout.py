@@ -1,6 +1,6 @@
 """Reads directories in the layout of `transformers`: `config.json` and safetensors."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -54,15 +54,25 @@ def replace_settings(base: Content, directory: Path) -> Content:
 
     Of the base's folders, those are kept that this `config.json` names.
     """
-    settings, tensors = read_settings(directory), base[1]
+    settings = read_settings(directory)
     named = _named_folders(settings, directory)
-    inner = {n: each for n, each in base[0].get(FOLDERS, {}).items() if n in named}
+    inner = base[0].get(FOLDERS, {})
+    return keep_folders(({**settings, FOLDERS: inner}, base[1]), named)
+
+
+def keep_folders(
+    content: tuple[JsonMapping, Mapping[str, Tensor]], named: Sequence[str]
+) -> Content:
+    """Return the content of a checkpoint with those of its folders alone that are `named`."""
+    settings, tensors = content
+    inner = {n: each for n, each in settings.get(FOLDERS, {}).items() if n in named}
     kept = {
         name: tensor
         for name, tensor in tensors.items()
         if "/" not in name or name.partition("/")[0] in inner
     }
-    return {**settings, FOLDERS: inner} if inner else settings, kept
+    own = {name: value for name, value in settings.items() if name != FOLDERS}
+    return {**own, FOLDERS: inner} if inner else own, kept
 
 
 def _named_folders(settings: JsonMapping, directory: Path) -> list[str]:

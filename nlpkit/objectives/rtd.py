@@ -14,7 +14,7 @@ N tokens of a pack, C width of the discriminator, M targets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -64,7 +64,7 @@ class Electra(TrainedModel, Protocol):
     ) -> torch.Tensor:
         """Return tokens (M,) that the generator draws at rows `index` by numbers from 0 to 1."""
 
-    def replaced_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def replaced_logits(self, hidden: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
         """Return scores (N,) that tokens are replaced, from the discriminator's states (N, C)."""
 
 
@@ -129,7 +129,8 @@ class Objective(TextMasking):
         is_replaced = self.replaced(read, original, labels)
         given = {**batch.fields, "input_ids": read}
         inputs = {name: given[name] for name in self.inputs if name != "is_target"}
-        logits = electra.replaced_logits(electra(batch.lengths, **inputs)).float()
+        logits = electra.replaced_logits(electra(batch.lengths, **inputs), batch.lengths)
+        logits = logits.float()
         rtd_sum = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
         parts = _figures(rtd_sum.detach(), logits.detach() > 0, is_replaced)
         return Loss(

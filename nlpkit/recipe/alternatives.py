@@ -162,8 +162,9 @@ def families_with_setting(objective: type[Objective]) -> dict[str, list[str]]:
 def _other_settings(objective: type[Objective], config: ModelConfig) -> Iterator[tuple[str, Any]]:
     for name in config.capability_settings:
         field = type(config).model_fields[name]
-        others = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-        for value in (field.default, *others):
+        is_literal = get_origin(field.annotation) is Literal
+        others = get_args(field.annotation) if is_literal else field.examples
+        for value in (field.default, *(others or ())):
             if _trains(objective, config.model_copy(update={name: value})):
                 yield name, value
                 break

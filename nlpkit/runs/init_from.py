@@ -19,6 +19,7 @@ from nlpkit.checkpoints import (
     objective_heads,
 )
 from nlpkit.checkpoints.hf_model import find_family, read_model_type
+from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping
@@ -211,6 +212,12 @@ def _loaded(
         if _has_base(recipe):
             remedy = _NO_ADAPTERS
         raise FileError(f"{error}; {remedy}") from error
+    form, wanted = families.load_model(family).FORMAT, for_objective(recipe, loaded.config)
+    kept = [name for name, each in form.folders.items() if each.present(wanted)]
+    if settings.get(FOLDERS, {}).keys() - {*kept}:
+        # A table may be the sum of tables of both parts; read alone, it is that of the main part.
+        content = hf_layout.keep_folders((settings, tensors), kept)
+        return _loaded(resolved, family, directory, *content)
     if _has_base(recipe) and any(each.reads_summary for each in made):
         _check_summary(recipe, family, directory, loaded)
     return loaded

@@ -36,11 +36,21 @@ CASES = {
     "memory_compressed both ways": AttentionChoice.of("memory_compressed", causal=False),
     "relative_keys": AttentionChoice.of("relative_keys", max_distance=4),
     "relative_keys both ways": AttentionChoice.of("relative_keys", max_distance=4, causal=False),
+    "disentangled": AttentionChoice.of("disentangled", buckets=8, max_distance=30),
+    "disentangled both ways": AttentionChoice.of(
+        "disentangled", buckets=0, max_distance=9, causal=False
+    ),
+    "disentangled both ways, c2p": AttentionChoice.of("disentangled", terms="c2p", causal=False),
     "lsh": AttentionChoice.of("lsh", chunk=4, buckets=6, rounds=3),
     "lsh both ways": AttentionChoice.of("lsh", chunk=4, buckets=6, rounds=3, causal=False),
     "relative_keys without values": AttentionChoice.of("relative_keys", values=False),
 }
-OF_ALL_PAIRS = ("lsh", "memory", "relative")  # whose reference is no sum of weights, one by one
+OF_ALL_PAIRS = (
+    "disentangled",
+    "lsh",
+    "memory",
+    "relative",
+)  # whose reference is no sum of weights, one by one
 CAUSAL = [name for name in CASES if "both ways" not in name]
 
 

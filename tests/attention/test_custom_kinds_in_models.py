@@ -36,6 +36,7 @@ GROWING = {
     "memory_compressed": AttentionChoice.of("memory_compressed"),
     "lsh": AttentionChoice.of("lsh", chunk=4, buckets=4, rounds=2),
     "relative_keys": AttentionChoice.of("relative_keys", max_distance=3),
+    "disentangled": AttentionChoice.of("disentangled", buckets=6, max_distance=20),
 }
 KINDS = CONSTANT | GROWING
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "max_positions": 64}

@@ -57,6 +57,7 @@ CLASSIFIERS = (
             "modernbert",
             "xlm",
             "llama",
+            "deberta_v2",
         )
     ),
 )

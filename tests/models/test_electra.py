@@ -16,9 +16,9 @@ from nlpkit.contracts.format import FOLDERS
 from nlpkit.errors import FileError
 from nlpkit.models import families
 from nlpkit.models.electra import Config, model
-from nlpkit.models.electra.sampling import sample
 from nlpkit.models.formats import hf_reading
 from nlpkit.models.layers.head import CHOICE, SEQUENCE, task_head
+from nlpkit.models.layers.sampling import sample
 from nlpkit.objectives.examples.text import forward
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
@@ -107,7 +107,7 @@ def test_states_both_losses_and_gradients_equal_transformers(tmp_path: Path, set
     )  # fmt: skip
     states = made(LENGTHS, read, types)
     torch.testing.assert_close(states, oracle.seen(judged.hidden_states[-1]), **CLOSE)
-    scores = made.replaced_logits(states)
+    scores = made.replaced_logits(states, LENGTHS)
     torch.testing.assert_close(scores, oracle.seen(judged.logits), **CLOSE)
 
     loss = objective.loss(made, hidden, batch)
@@ -191,7 +191,7 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
     assert made.generator is None
     ids, types = oracle.tokens(), oracle.types()
     expected = theirs(**oracle.inputs(ids, token_types=types)).logits
-    found = made.replaced_logits(made(LENGTHS, ids, types))
+    found = made.replaced_logits(made(LENGTHS, ids, types), LENGTHS)
     torch.testing.assert_close(found, oracle.seen(expected), **CLOSE)
     # Written, it has no folder.
     assert [*hf_writing.to_hf("electra", loaded.config, made.state_dict())] == [""]

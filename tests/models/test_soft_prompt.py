@@ -15,7 +15,7 @@ from tests import _adapters
 
 COUNT = 5
 # The summary is their first state.
-ENCODERS = ("albert", "bert", "electra", "modernbert", "roberta", "xlm")
+ENCODERS = ("albert", "bert", "deberta_v2", "electra", "modernbert", "roberta", "xlm")
 STACKS = (*ENCODERS, "gpt", "gpt2", "modernbert_decoder", "xlnet")
 IDS = torch.stack([torch.arange(11, 25), torch.arange(20, 34)])
 

@@ -114,7 +114,7 @@ class Fixed:
         self.read = input_ids.tolist()
         return torch.zeros(len(input_ids), 1)
 
-    def replaced_logits(self, hidden):
+    def replaced_logits(self, hidden, lengths):
         return self.scores
 
 
@@ -408,8 +408,8 @@ def test_gradient_through_samples_would_reach_the_generator() -> None:
             self.kept = self.logits(hidden[index]).softmax(1).amax(1).sum()
             return super().sample_tokens(hidden, index, uniform, temperature)
 
-        def replaced_logits(self, hidden):
-            return super().replaced_logits(hidden) + self.kept - self.kept.detach()
+        def replaced_logits(self, hidden, lengths):
+            return super().replaced_logits(hidden, lengths) + self.kept - self.kept.detach()
 
     for kind, reaches in ((electra_model.Model, False), (Straight, True)):
         model, objective = kind(MODEL, tokenizer().vocab_size), bound("rtd", MODEL)

@@ -88,7 +88,7 @@ class Objective(TextObjective):
         original = torch.where(labels < 0, ids, labels)
         is_replaced = self.replaced(sampled, original, labels)
         states = model(batch.lengths, input_ids=self.judged(sampled, original))
-        logits = model.replaced_logits(states).float()
+        logits = model.replaced_logits(states, batch.lengths).float()
         second = F.binary_cross_entropy_with_logits(logits, is_replaced.float(), reduction="sum")
         return Loss(
             {"mlm": Term(total, len(index), is_text=True), "rtd": Term(second, len(labels))}

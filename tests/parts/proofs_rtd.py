@@ -73,6 +73,6 @@ class Objective(TextObjective):
         import torch.nn.functional as F
 
         labels = batch.fields["replaced"]
-        logits = model.replaced_logits(hidden).float()
+        logits = model.replaced_logits(hidden, batch.lengths).float()
         total = F.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
         return Loss({"rtd": Term(total, len(labels))})

@@ -21,7 +21,7 @@ from nlpkit.commands import _parts
 
 ROOT = Path(__file__).resolve().parents[2]
 # The recipe of a family, and that of an objective, where it has another name.
-FAMILIES = {"gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
+FAMILIES = {"deberta_v2": "deberta", "gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
     "blank_infilling": "glm", "classification": "gpt1_classify", "clm": "gpt2", "denoising": "bart",
     "entailment": "gpt1_entail",
@@ -127,7 +127,7 @@ EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}
 TAKEN: dict[str, set[str]] = {
     **dict.fromkeys(["causal", "fixed", "local_window", "relative_bias_causal", "strided"], CAUSAL),
     **dict.fromkeys(["aft", "block_local", "linear", "longformer", "lsh"], EITHER),
-    **dict.fromkeys(["memory_compressed", "relative_keys"], EITHER),
+    **dict.fromkeys(["disentangled", "memory_compressed", "relative_keys"], EITHER),
     "cosformer": EITHER - {"t5"},
     **dict.fromkeys(["full", "group", "relative", "relative_bias"], DECODERS | ENCODERS),
     "seen_range": {"bert"},

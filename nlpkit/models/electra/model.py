@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from nlpkit.contracts.request import Layout
 from nlpkit.models.electra import Config, names
-from nlpkit.models.electra.sampling import sample
 from nlpkit.models.layers.encoder import (
     ACTIVATIONS,
     Embeddings,
@@ -25,6 +24,7 @@ from nlpkit.models.layers.encoder import (
     initialize,
 )
 from nlpkit.models.layers.packs import first_states, layout_within
+from nlpkit.models.layers.sampling import sample
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -130,8 +130,8 @@ class Model(TiedHead):
             states, self.output_table(), uniform, bias=self.output_bias(), temperature=temperature
         )
 
-    def replaced_logits(self, hidden: Tensor) -> Tensor:
-        """Return (M,) scores that a token is replaced, from the discriminator's states (M, C)."""
+    def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (N,) scores that a token is replaced, from the discriminator's states (N, C)."""
         activation = ACTIVATIONS[self.config.hidden_act]
         return self.replaced_score(activation(self.replaced_dense(hidden))).squeeze(1)
 

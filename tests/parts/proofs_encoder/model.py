@@ -38,7 +38,7 @@ class Model(Gpt):
         """Return (S, 2), from the mean of each sequence."""
         return self.pair_head(torch.stack([part.mean(0) for part in hidden.split([*lengths])]))
 
-    def replaced_logits(self, hidden: Tensor) -> Tensor:
+    def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (N,)."""
         return self.detect_head(hidden).squeeze(1)
 

@@ -1,0 +1,128 @@
+"""Settings of DeBERTa-v2 and v3, encoders with disentangled attention (He et al. 2020, 2021).
+
+The defaults are those of v3's base model. The model is in `model.py`, so that a recipe is checked
+without torch.
+"""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from nlpkit.attention.choice import AttentionChoice
+from nlpkit.config import Size
+from nlpkit.models.layers.encoder_config import EncoderConfig
+
+MODEL_TYPE = "deberta-v2"  # transformers' name of the family, in config.json
+DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
+# Parameters whose first dimension is the vocabulary.
+VOCABULARY = (
+    "token_embedding", "token_bias", "output_embedding",
+    "embedding_delta", "generator.token_embedding", "generator.token_bias",
+    "generator.output_embedding",
+)  # fmt: skip
+
+
+class Config(EncoderConfig):
+    """Sizes of a DeBERTa and of its generator; the vocabulary's comes from the tokenizer."""
+
+    CAN: ClassVar[tuple[str, ...]] = ()
+    capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_layers")
+
+    type_vocab_size: int = Field(0, ge=0, description="token types: texts of a sequence; 0: none")
+    norm_eps: float = Field(1e-7, gt=0, description="epsilon of the layer norms")
+    position_buckets: int = Field(
+        256,
+        ge=0,
+        multiple_of=2,
+        description="rows of distances to either side; 0: one for each distance",
+    )
+    max_distance: Size | None = Field(
+        None, description="greater distances of two tokens count as this one; null: max_positions"
+    )
+    terms: Literal["both", "c2p", "p2c"] = Field(
+        "both",
+        description="what depends on the distance: content to position, position to content",
+    )
+    shared_projections: bool = Field(
+        True, description="whether distances have the projections of queries and keys"
+    )
+    distance_norm: bool = Field(True, description="whether distances have a layer norm")
+    absolute_positions: bool = Field(
+        False, description="whether the embeddings have learned positions, too"
+    )
+    generator_layers: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        examples=[0.5],  # the paper's
+        description="layers of a generator for `rtd`, as a share of num_layers; it is as wide as "
+        "the model; null: no generator",
+    )
+    embedding_sharing: Literal["gdes", "es"] = Field(
+        "gdes",
+        description="what the generator's table learns from (He et al. 2021, sec. 3): gdes, its "
+        "own loss alone; es, both losses",
+    )
+
+    @property
+    def has_generator(self) -> bool:
+        """Whether there is a generator."""
+        return self.generator_layers is not None
+
+    @property
+    def num_generator_layers(self) -> int:
+        """The number of the generator's layers; 0 without a generator."""
+        share = self.generator_layers
+        return 0 if share is None else max(1, round(self.num_layers * share))
+
+    @property
+    def has_delta(self) -> bool:
+        """Whether the discriminator's table is the generator's and what it learns itself."""
+        return self.has_generator and self.embedding_sharing == "gdes"
+
+    def generator_config(self) -> "Config":
+        """Return the settings of an encoder of the generator's sizes."""
+        return self.model_copy(
+            update={"num_layers": self.num_generator_layers, "generator_layers": None}
+        )
+
+    def for_task(self) -> "Config":
+        """Return the settings of the discriminator alone, which is what a task tunes."""
+        return self.model_copy(update={"generator_layers": None})
+
+    @property
+    def inputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The inputs that `forward` requires."""
+        return ("input_ids", "token_type_ids") if self.type_vocab_size > 1 else ("input_ids",)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`; the discriminator's states tell replaced tokens, they predict none."""
+        found = super().capabilities
+        if self.type_vocab_size > 1:
+            found |= {"pairs"}
+        return found - {"predicts_tokens"} | {"generator"} if self.has_generator else found
+
+    @property
+    def default_attention(self) -> tuple[AttentionChoice, ...]:
+        """Each token sees all tokens of its sequence, by their content and their distance."""
+        distances = {
+            "buckets": self.position_buckets,
+            "max_distance": self.max_distance or self.max_positions,
+        }
+        choice = AttentionChoice.of("disentangled", causal=False, terms=self.terms, **distances)
+        return (choice,)
+
+    @property
+    def has_default_attention(self) -> bool:
+        """Always: the family takes no other."""
+        return True
+
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
+        """Return why the family cannot have this kind of attention, or None."""
+        if self._with_defaults(choice) not in self.default_attention:
+            return (
+                "its attention is disentangled; model.position_buckets, max_distance and terms are "
+                "its settings"
+            )
+        return super().refuses_attention(choice)
