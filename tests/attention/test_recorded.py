@@ -24,6 +24,10 @@ MODELS = {
     "bert": ("BertForPreTraining", transformers.BertConfig(**BERT)),
     "albert": ("AlbertForPreTraining", transformers.AlbertConfig(**BERT, embedding_size=16)),
     "gpt2": ("GPT2LMHeadModel", transformers.GPT2Config(**GPT2)),
+    "modernbert": (  # rotary positions, a window in the second layer
+        "ModernBertForMaskedLM",
+        transformers.ModernBertConfig(**BERT, local_attention=6, pad_token_id=0),
+    ),
     "xlnet": ("XLNetLMHeadModel", transformers.XLNetConfig(**XLNET)),
 }
 
@@ -64,7 +68,7 @@ def test_model_computes_the_same_while_it_is_recorded(tmp_path: Path) -> None:
 
 
 def _types(family: str, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-    return {} if family == "gpt2" else {"token_type_ids": torch.zeros_like(ids)}
+    return {} if family in ("gpt2", "modernbert") else {"token_type_ids": torch.zeros_like(ids)}
 
 
 def _gpt2(kind: str) -> torch.nn.Module:
