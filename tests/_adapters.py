@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     CpmAntForCausalLM,
     GPT2LMHeadModel,
+    GPTNeoXForCausalLM,
     OpenAIGPTLMHeadModel,
     Qwen2ForCausalLM,
 )
@@ -30,6 +31,7 @@ from nlpkit.models import (
     families,
     gpt,
     gpt2,
+    gpt_neox,
     llama,
     longformer,
     lora,
@@ -58,16 +60,26 @@ CONFIGS: dict[str, Any] = {
     "gpt2": gpt2.Config(
         hidden_size=32, num_layers=2, num_heads=4, max_positions=40, intermediate_size=48
     ),
+    "gpt_neox": gpt_neox.Config(
+        hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, max_positions=40, tie=True
+    ),
     "llama": llama.Config(
         hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, max_positions=40,
         num_key_heads=2, variant="qwen2", tie=True,
     ),
 }  # fmt: skip
-TRANSPOSED = {"cpm_ant": False, "gpt": True, "gpt2": True, "llama": False}  # transformers' Conv1D
+TRANSPOSED = {
+    "cpm_ant": False,
+    "gpt": True,
+    "gpt2": True,
+    "gpt_neox": False,
+    "llama": False,
+}  # transformers' Conv1D
 THEIRS = {
     "cpm_ant": CpmAntForCausalLM,
     "gpt": OpenAIGPTLMHeadModel,
     "gpt2": GPT2LMHeadModel,
+    "gpt_neox": GPTNeoXForCausalLM,
     "llama": Qwen2ForCausalLM,
 }
 # Exactly those; CPM-Ant's of the feed-forward layer have a different number of inputs and outputs.
@@ -75,6 +87,7 @@ TARGETS = {
     "cpm_ant": ["project_q", "w_out"],
     "gpt": ["c_attn", "mlp.c_proj"],
     "gpt2": ["c_attn", "mlp.c_proj"],
+    "gpt_neox": ["query_key_value", "dense_4h_to_h"],
     "llama": ["v_proj", "mlp.down_proj"],
     "modernbert": ["Wqkv", "mlp.Wo"],
 }

@@ -58,6 +58,7 @@ CLASSIFIERS = (
             "xlm",
             "llama",
             "deberta_v2",
+            "gpt_neox",
         )
     ),
 )
@@ -190,7 +191,9 @@ def test_texts_go_on_as_in_generate(runs: Runs, capsys, family: str, contiguous:
 
 
 @slow
-@pytest.mark.parametrize("family", ["gpt2", "gpt", pytest.param("llama", marks=slow)])
+@pytest.mark.parametrize(
+    "family", ["gpt2", "gpt", *(pytest.param(f, marks=slow) for f in ("llama", "gpt_neox"))]
+)
 def test_answers_end_where_those_of_generate_do(runs: Runs, capsys, family: str) -> None:
     objective = "{name: generation, max_length: 60}"
     saved = runs.tuned(family, "answers", "copy.{}.jsonl", objective, 30)

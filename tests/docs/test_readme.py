@@ -159,9 +159,9 @@ def test_default_targets_of_adapters_are_those_that_the_readme_names(text: str) 
     found: dict[tuple[str, ...], list[str]] = {}
     for name in registry.names("models"):
         targets = families.load_model(name).LORA_TARGETS
-        alike = {("c_attn",): ("q", "k", "v"), ("q_proj", "v_proj"): ("query", "value")}
-        alike[("Wqkv",)] = ("q", "k", "v")
-        targets = alike.get(targets, targets)  # three in one layer, as in c_attn
+        alike = dict.fromkeys([("c_attn",), ("query_key_value",), ("Wqkv",)], ("q", "k", "v"))
+        alike[("q_proj", "v_proj")] = ("query", "value")
+        targets = alike.get(targets, targets)  # the first are three in one layer
         found.setdefault(targets, []).append(f"`{name}`")
     assert {*found} == {("query", "value"), ("q", "k", "v"), ("up", "down"), ()}
     (line,) = [line for line in text.splitlines() if "`lora.targets`" in line]

@@ -120,7 +120,7 @@ def test_every_cell_of_the_table_of_objectives_and_families(
 
 
 # The families that take a kind; others may refuse it.
-DECODERS = {"gpt", "gpt2", "llama", "modernbert_decoder"}
+DECODERS = {"gpt", "gpt2", "gpt_neox", "llama", "modernbert_decoder"}
 ENCODERS = {"albert", "bert", "electra", "longformer", "modernbert", "roberta", "xlm"}
 CAUSAL = DECODERS | {"modernbert", "roberta", "xlm", "bart", "t5", "transformer"}
 EITHER = DECODERS | ENCODERS | {"bart", "t5", "transformer"}

@@ -19,6 +19,18 @@ from nlpkit.models.layers.rotary import Rotation
 from nlpkit.models.layers.rotary_config import RotaryDecoderConfig
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
+SIZES = {  # our settings with transformers' names
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "tie": "tie_word_embeddings",
+    "attention_dropout": "attention_dropout",
+    "init_std": "initializer_range",
+}
+DEFAULTS = {"tie_word_embeddings": False, "attention_dropout": 0.0, "initializer_range": 0.02}
+
 
 class RotaryDecoder(OutputHead):
     """A decoder of blocks `block(x, attend, rows)`, in which attention turns queries and keys."""

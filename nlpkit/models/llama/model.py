@@ -18,7 +18,7 @@ from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
 from nlpkit.models.layers.rotary import HeadNorm
 from nlpkit.models.layers.rotary_config import read_rope, write_rope
-from nlpkit.models.layers.rotary_decoder import RotaryDecoder
+from nlpkit.models.layers.rotary_decoder import DEFAULTS, SIZES, RotaryDecoder
 from nlpkit.models.llama import HAVE, Config
 
 LORA_TARGETS = ("q_proj", "v_proj")  # as in peft
@@ -152,29 +152,20 @@ FORMAT = HfFormat(
     copies={"lm_head.weight": "token_embedding"},
     ignored=("rotary_emb.inv_freq",),  # saved by versions before 4.32
     sizes={
+        **SIZES,
         "variant": "model_type",
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
         "num_key_heads": "num_key_value_heads",
         "head_dim": "head_dim",
-        "intermediate_size": "intermediate_size",
-        "max_positions": "max_position_embeddings",
         "norm_eps": "rms_norm_eps",
-        "tie": "tie_word_embeddings",
         "attention_bias": "attention_bias",
         "mlp_bias": "mlp_bias",
-        "attention_dropout": "attention_dropout",
-        "init_std": "initializer_range",
     },
     defaults={
+        **DEFAULTS,
         "num_key_value_heads": None,
         "head_dim": None,
-        "tie_word_embeddings": False,
         "attention_bias": False,
         "mlp_bias": False,
-        "attention_dropout": 0.0,
-        "initializer_range": 0.02,
     },
     fixed={"hidden_act": "silu", "partial_rotary_factor": 1.0},
     bos_and_eos=True,
