@@ -84,10 +84,10 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
 
         init_from.load_weights(part, model, old, vocab_size)
     if part.outputs:
-        model.head = part.head.new(part.config.state_size, part.outputs, part.head_dropout)
+        head = part.head.add(model, part.config.state_size, part.outputs, part.head_dropout)
         # The output layer is kept only if the task is the same.
-        if part.same_task and (head := pop_head(dict(old))):
-            model.head.load_state_dict(head)
+        if part.same_task and (kept := pop_head(dict(old))):
+            head.load_state_dict(kept)
     if part.lora is not None:
         from nlpkit.models import lora
 

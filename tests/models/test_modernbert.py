@@ -142,6 +142,15 @@ def test_task_models_of_transformers_give_the_same_scores(
     assert settings["architectures"] == [name]
 
 
+def test_head_of_a_task_begins_as_that_of_masked_tokens_as_in_transformers(tmp_path: Path) -> None:
+    _theirs(ENCODER[1], ENCODER[2]).save_pretrained(tmp_path)
+    begun = transformers.ModernBertForSequenceClassification.from_pretrained(tmp_path).state_dict()
+    made, _ = oracle.ours("modernbert", tmp_path)
+    task_head(families.load_model("modernbert"), "sequence_classification").add(made, 32, 2, 0.0)
+    for name in ("dense.weight", "norm.weight"):
+        assert torch.equal(made.head.state_dict()[name], begun[f"head.{name}"])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -149,6 +158,7 @@ def test_task_models_of_transformers_give_the_same_scores(
         ({"layer_types": ["full_attention", "chunked"]}, "layer_types has 'chunked'"),
         ({"layer_types": ["full_attention"]}, "layer_types has 1 entries for 4 layers"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "rope_type is 'yarn'"),
+        ({"rope_parameters": {"rope_theta": 5.0}}, "rope_parameters has 'rope_theta'"),
         ({"num_attention_heads": 32}, "rotary positions turn pairs of channels"),
         ({"hidden_activation": "silu"}, "hidden_activation is 'silu'; this family has gelu"),
     ],

@@ -1,6 +1,7 @@
 """The layout of ModernBERT and its decoder in transformers: settings, kinds of layers, names."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.layers.head import TaskHead
@@ -12,10 +13,12 @@ _THETAS = {"global_theta": "full_attention", "local_theta": "sliding_attention"}
 _EVERY = "global_attn_every_n_layers"  # of transformers before 5.0
 
 
-def task_head(architecture: str, bias: bool = True) -> TaskHead:
+def task_head(
+    architecture: str, bias: bool = True, begin_as: Mapping[str, str] = MappingProxyType({})
+) -> TaskHead:
     """Return transformers' model with a task's layer behind the layers of `ModernHead`."""
     modules = {"dense.weight": "head.dense.weight", "norm.weight": "head.norm.weight"}
-    return TaskHead(architecture, "classifier", bias, ModernHead, modules)
+    return TaskHead(architecture, "classifier", bias, ModernHead, modules, begin_as)
 
 
 def make_format(config: type[ModernBertConfig], architecture: str, head: str) -> HfFormat:
@@ -111,7 +114,10 @@ def _shorten(types: Sequence[bool]) -> Sequence[bool]:
 
 def _read_theta(settings: Settings, ours: str, kind: str) -> float:
     """Return the base of a type of layers, as any version of transformers writes it."""
-    given = (settings.get("rope_parameters") or {}).get(kind) or {}
+    by_type = settings.get("rope_parameters") or {}
+    if unknown := {*by_type} - {*_SEES_ALL}:
+        raise ValueError(f"rope_parameters has {min(unknown)!r}; this family has {[*_SEES_ALL]}")
+    given = by_type.get(kind) or {}
     if (form := given.get("rope_type", "default")) != "default":
         raise ValueError(f"rope_type is {form!r}; this family has 'default' only")
     old = ours.replace("theta", "rope_theta")

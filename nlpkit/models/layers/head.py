@@ -70,6 +70,8 @@ class TaskHead:
     kind: type[Head] = Head
     # Modules of a head of more than one layer, with transformers' names; or weights without a bias.
     modules: Mapping[str, str] = field(default_factory=dict)
+    # Those that begin as modules of the model: both have one name in transformers.
+    begin_as: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of_two(
@@ -102,6 +104,13 @@ class TaskHead:
     def new(self, hidden_size: int, outputs: int, dropout: float) -> Head:
         """Return a randomly initialized head."""
         return self.kind(hidden_size, outputs, dropout, self.bias)
+
+    def add(self, model: nn.Module, hidden_size: int, outputs: int, dropout: float) -> Head:
+        """Give a model, whose weights are loaded, a new head, and return that."""
+        model.head = head = self.new(hidden_size, outputs, dropout)
+        for ours, of_model in self.begin_as.items():
+            head.get_submodule(ours).load_state_dict(model.get_submodule(of_model).state_dict())
+        return head
 
     def shapes(self, hidden_size: int, outputs: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the head's parameters, by their names in a state dict."""

@@ -17,11 +17,16 @@ from nlpkit.models.layers.packs import first_states
 from nlpkit.models.modernbert import Config
 
 LORA_TARGETS = ("Wqkv",)  # queries, keys and values are one layer
+# They begin as the head of masked tokens, which has their names there.
+_BEGIN_AS = {"dense": "output_dense", "norm": "output_norm"}
 TASK_HEADS = {  # transformers' models with a task's layer
-    "sequence_classification": task_head("ModernBertForSequenceClassification"),
-    "token_classification": task_head("ModernBertForTokenClassification"),
-    "question_answering": task_head("ModernBertForQuestionAnswering"),
-    "multiple_choice": task_head("ModernBertForMultipleChoice"),
+    kind: task_head(f"ModernBertFor{name}", begin_as=_BEGIN_AS)
+    for kind, name in {
+        "sequence_classification": "SequenceClassification",
+        "token_classification": "TokenClassification",
+        "question_answering": "QuestionAnswering",
+        "multiple_choice": "MultipleChoice",
+    }.items()
 }
 
 
