@@ -1,4 +1,4 @@
-"""Writes the shipped English task sets: classify/, entail/, similarity/ and choice/ beside it.
+"""Writes the shipped English task sets: classify, entail, similarity, choice and prefer, beside it.
 
     python data/en/tasks.py [DIRECTORY]
 
@@ -31,6 +31,7 @@ SIZES = {
     "entail": (1200, 300, "csv"),
     "similarity": (1000, 300, "jsonl"),
     "choice": (700, 300, "jsonl"),
+    "prefer": (700, 300, "jsonl"),
 }
 OPTIONS = 3
 DETAILS = ("number", "colour", "town", "day", "weather")
@@ -71,6 +72,7 @@ def files() -> dict[str, list[Item]]:
         "entail": entail,
         "similarity": similarity,
         "choice": choice,
+        "prefer": prefer,
     }
     made: dict[str, list[Item]] = {}
     for task, (train, valid, suffix) in SIZES.items():
@@ -166,6 +168,13 @@ def choice(grammar: Grammar) -> Iterator[Item]:
             "options": [grammar.expand(cards[i][0], memory) + "." for i in wrong],
             "label": label,
         }
+
+
+def prefer(grammar: Grammar) -> Iterator[Item]:
+    """A scene with what follows, and with the ending of another scene."""
+    for item in choice(grammar):
+        right = item["options"].pop(item["label"])
+        yield {"prompt": item["context"], "chosen": right, "rejected": item["options"][0]}
 
 
 def other(grammar: Grammar, symbol: str, value: list[str]) -> list[str]:

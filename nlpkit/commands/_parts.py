@@ -52,9 +52,10 @@ def list_other_settings() -> dict[str, dict[str, list[str]]]:
 
 
 def _load_objectives() -> dict[str, type[Objective]]:
-    """Return the classes, without the mixture, whose families depend on its members."""
+    """Return the classes, without those that depend on others: mixture, `adds_only`."""
     names = [name for name in registry.names("objectives") if name != "mixture"]
-    return {name: registry.load("objectives", name).Objective for name in names}
+    made = {name: registry.load("objectives", name).Objective for name in names}
+    return {name: each for name, each in made.items() if not each.adds_only}
 
 
 def list_parts() -> dict[str, dict[str, str]]:

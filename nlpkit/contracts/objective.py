@@ -90,6 +90,7 @@ class Objective(ABC):
     two_tokenizers: bool = False  # whether sources and targets may have a tokenizer each
     drop_unknown: bool = False  # whether unknown tokens are removed from the documents
     composable: bool = False  # whether it may follow another objective in a list
+    adds_only: bool = False  # composable, and it makes no examples: it may not be the first
     beside_others: str = ""  # in a mixture: what to do about inputs that others do not have
     # The number of additional pieces of an example, drawn from other documents.
     negatives: int = 0
@@ -108,7 +109,8 @@ class Objective(ABC):
     # `(config)`, of the class: the checkpoints, by name, of models that the loss reads, such as a
     # teacher; None: it has none. They are opened before the text is read, not trained, not saved;
     # a run goes on with the same ones only. `frozen_models` are then the families' models, by name.
-    frozen: ClassVar[Callable[[Any], Mapping[str, str]] | None] = None
+    # Of a name None, which a setting of this name may be, the checkpoint is that of `init_from`.
+    frozen: ClassVar[Callable[[Any], Mapping[str, str | None]] | None] = None
     frozen_models: Mapping[str, Any] = MappingProxyType({})
     prompt: Any = None  # a soft prompt before the text (`objectives/examples/soft_prompt.py`)
     # Of a list: its objectives. Of a mixture: its members.

@@ -52,7 +52,7 @@ class Objective(WrittenTarget):
     """Examples and loss of the text after a prompt."""
 
     term = "generation"
-    parts = ("generation",)
+    parts: tuple[str, ...] = ("generation",)
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("causal", "has_vocabulary")

@@ -108,11 +108,16 @@ def check_members(
 def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
     """Return why objectives of a list cannot follow those before them, by their numbers."""
     owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
-    found = {}
+    found: dict[int, str] = {}
     for number, name in enumerate(section.name for section in objectives):
         made = load_class(name)
         twice = [part for part in made.parts if part in owners]
-        if number and not made.composable:
+        if not number and made.adds_only:
+            found[number] = (
+                f"{name} adds a loss to that of the objective before it; name that one first: "
+                f"objective: [{{name: …}}, {{name: {name}, …}}]"
+            )
+        elif number and not made.composable:
             found[number] = (
                 f"{name} makes whole examples and cannot follow {objectives[0].name}; name it "
                 "first, or alone"

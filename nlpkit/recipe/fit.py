@@ -83,7 +83,7 @@ def check_objectives(
 ) -> Iterator[Misfit]:
     """Yield the objectives that cannot train the model or cannot be combined."""
     conflicts: dict[int, str] = {}  # by the number of the objective
-    if len(objectives) > 1:
+    if len(objectives) > 1 or load_class(objectives[0].name).adds_only:
         from nlpkit.recipe.alternatives import find_conflicts
 
         conflicts = find_conflicts(objectives)

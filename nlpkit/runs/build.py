@@ -112,6 +112,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         from nlpkit.runs import frozen
 
         part.frozen = frozen.find(resolved)
+        resolved = frozen.named(resolved, part.frozen)
     config = resolved.recipe.data
     cache = cache_directory(config.cache, run_path / "cache", callbacks.note)
     inputs = _resolve_files(resolved, cache, callbacks)

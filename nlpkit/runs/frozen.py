@@ -1,8 +1,7 @@
 """Models that an objective reads, such as a teacher: opened and hashed, not trained, not saved."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from nlpkit.checkpoints.tokenizer_files import reads_alike
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import file_sha256, user_path
-from nlpkit.errors import FileError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, fit
+from nlpkit.recipe.places import Problem
 from nlpkit.runs.open_checkpoint import find_checkpoint, open_checkpoint
 from nlpkit.train.log import Log
 
@@ -36,32 +36,64 @@ class Frozen:
 
 
 def find(resolved: Resolved) -> list[Frozen]:
-    """Return the frozen models that the objectives of a recipe name; raise `FileError`."""
-    sections = _number(resolved.recipe.objective, fit.members_of)
-    load = partial(registry.load, "objectives")
-    parts = ((number, load(each.name).Objective, each.config) for number, each in sections)
-    return list(_find(parts, resolved.path))
+    """Return the frozen models that the objectives of a recipe name.
+
+    Raises:
+        FileError: there is no such checkpoint; the message has the place in the recipe.
+        UsageError: the model is that of `init_from`, and the recipe has none.
+    """
+    recipe, document = resolved.recipe, resolved.document
+    found = []
+    for number, section in _number(recipe.objective, fit.members_of):
+        made = registry.load("objectives", section.name).Objective
+        for name, path in (made.frozen(section.config) if made.frozen else {}).items():
+            at = ("objective", *number[: len(recipe.objective) - 1], name)
+            named = recipe.init_from if path is None else path
+            if named is None:
+                what = "it is by default the model of init_from, which the recipe does not have"
+                raise UsageError(str(Problem.at(document.place(at), at, what)))
+            try:
+                found.append(_describe(number, name, resolved.path(named)))
+            except FileError as error:
+                what = f"frozen model {name}: {error}"
+                raise FileError(str(Problem.at(document.place(at), at, what))) from error
+    return found
 
 
 def find_bound(objective: Objective) -> list[Frozen]:
     """Return those that a bound objective names, such as one of a checkpoint."""
-    bound = _number(objective.objectives or (objective,), lambda each: each.members)
-    return list(_find(((number, each, each.config) for number, each in bound), user_path))
-
-
-def _find(
-    objectives: Iterable[tuple[tuple[int, ...], Any, Any]], locate: Callable[[str], Path]
-) -> Iterator[Frozen]:
-    for number, made, config in objectives:
-        for name, path in (made.frozen(config) if made.frozen else {}).items():
+    found = []
+    for number, each in _number(objective.objectives or (objective,), lambda each: each.members):
+        for name, path in (each.frozen(each.config) if each.frozen else {}).items():
             try:
-                checkpoint = find_checkpoint(locate(path))
+                found.append(_describe(number, name, user_path(path)))
             except FileError as error:
                 raise FileError(f"frozen model {name} of the objective: {error}") from error
-            endings = ("config.json", "*.safetensors", "*.bin")
-            read = {each for ending in endings for each in checkpoint.glob(ending)}
-            read -= {checkpoint / files.OPTIMIZER_STATE}
-            yield Frozen(number, name, checkpoint, file_sha256(*sorted(read)))
+    return found
+
+
+def named(resolved: Resolved, frozen: Sequence[Frozen]) -> Resolved:
+    """Return the recipe whose objectives name the checkpoints that were found, absolutely.
+
+    So does `nlpkit.json` then; a member of a mixture keeps its own words.
+    """
+    sections = [*resolved.recipe.objective]
+    for each in frozen:
+        first, *inside = each.objective
+        config = sections[first].config
+        if not inside and each.name in type(config).model_fields:
+            config = config.model_copy(update={each.name: str(each.checkpoint.absolute())})
+            sections[first] = sections[first].model_copy(update={"config": config})
+    recipe = resolved.recipe.model_copy(update={"objective": sections})
+    return replace(resolved, recipe=recipe)
+
+
+def _describe(number: tuple[int, ...], name: str, path: Path) -> Frozen:
+    checkpoint = find_checkpoint(path)
+    endings = ("config.json", "*.safetensors", "*.bin")
+    read = {each for ending in endings for each in checkpoint.glob(ending)}
+    read -= {checkpoint / files.OPTIMIZER_STATE}
+    return Frozen(number, name, checkpoint, file_sha256(*sorted(read)))
 
 
 def _number(
@@ -94,4 +126,7 @@ def attach(
             f"(sha256 {each.sha256[:12]})"
         )
         if tokenizer and opened.tokenizer and not reads_alike(tokenizer, opened.tokenizer):
-            log.warn(f"frozen model {each.name}: it was trained with another tokenizer")
+            raise UsageError(
+                f"frozen model {each.name}: {each.checkpoint} has another tokenizer than this run; "
+                f"both must read the same ids: tokenizer: {{path: {each.checkpoint}}}"
+            )

@@ -27,7 +27,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.objectives import mixture
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.registry import error_of_part
-from nlpkit.runs import build, pretrain
+from nlpkit.runs import build, frozen, pretrain
 from nlpkit.runs.build import model_part
 from nlpkit.selftest import batching, leaks, resuming, texts
 from nlpkit.selftest.heads import Seen, look_at
@@ -204,6 +204,7 @@ def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
 
 def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
     """Return the recipe with a small, randomly initialized model, and the lowered settings."""
+    resolved = frozen.named(resolved, frozen.find(resolved))  # one may be the model of init_from
     recipe = resolved.recipe
     part = model_part(resolved)
     config = part.config

@@ -81,7 +81,9 @@ def test_another_teacher_on_resume_is_refused(teacher: Path, tmp_path: Path) -> 
 def test_missing_teacher_is_found_before_the_text_is_read(tmp_path: Path) -> None:
     student = _student(tmp_path, tmp_path / "none")
     (tmp_path / "zh.train.jsonl").unlink(missing_ok=True)
-    with pytest.raises(FileError, match=r"frozen model teacher of the objective: .*none: no such"):
+    with pytest.raises(
+        FileError, match=r"objective.teacher: frozen model teacher: .*none: no such"
+    ):
         _tiny.pretrain(student, tmp_path / "run", *SETS)
     assert not (tmp_path / "run").exists()
 

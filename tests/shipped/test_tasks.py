@@ -13,13 +13,20 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EN = ROOT / "data/en"
-SUFFIXES = {"classify": "tsv", "entail": "csv", "similarity": "jsonl", "choice": "jsonl"}
+SUFFIXES = {
+    "classify": "tsv",
+    "entail": "csv",
+    "similarity": "jsonl",
+    "choice": "jsonl",
+    "prefer": "jsonl",
+}
 FILES = [f"{task}/{part}.{end}" for task, end in SUFFIXES.items() for part in ("train", "valid")]
 COLUMNS = {
     "classify": ["label", "text"],
     "entail": ["premise", "hypothesis", "label"],
     "similarity": ["text_a", "text_b", "label", "score"],
     "choice": ["context", "options", "label"],
+    "prefer": ["prompt", "chosen", "rejected"],
 }
 
 
@@ -54,7 +61,7 @@ def test_file_is_small_plain_and_clean(name: str) -> None:
             assert not re.search(r"  | [.,]|\.\.|\b[Aa] [aeiou]", text), text
 
 
-@pytest.mark.parametrize("task", SUFFIXES)
+@pytest.mark.parametrize("task", [task for task in SUFFIXES if "label" in COLUMNS[task]])
 def test_answers_are_balanced(task: str) -> None:
     for part in ("train", "valid"):
         counts = Counter(row["label"] for row in rows(task, part))
@@ -115,6 +122,22 @@ def test_choice_options_alone_say_nothing() -> None:
         shares = [right[ending] / seen[ending] for ending in endings]
         hits += shares.index(max(shares)) == row["label"]
     assert hits / 300 <= 1 / 3 + 0.1
+
+
+def test_endings_are_chosen_as_often_as_rejected() -> None:
+    counts = {
+        name: Counter(re.sub(r"^(He|She) ", "", row[name]) for row in rows("prefer", "train"))
+        for name in ("chosen", "rejected")
+    }
+    shares = []
+    for row in rows("prefer", "valid"):
+        liked = []
+        for name in ("chosen", "rejected"):
+            ending = re.sub(r"^(He|She) ", "", row[name])
+            seen = counts["chosen"][ending], counts["rejected"][ending]
+            liked.append(seen[0] / max(sum(seen), 1))
+        shares.append((liked[0] > liked[1]) + 0.5 * (liked[0] == liked[1]))
+    assert sum(shares) / 300 <= 1 / 2 + 0.1
 
 
 def test_classify_single_words_say_little() -> None:

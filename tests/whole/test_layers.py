@@ -276,7 +276,8 @@ def _numbers(part: Any) -> Iterator[dict[str, Any]]:
 def test_objective_offers_its_contract(folder: str, name: str) -> None:
     objective = registry.load(folder, name).Objective
     assert issubclass(objective, contract.Objective)
-    assert objective.composable == (objective.transform is not contract.Objective.transform)
+    transforms = objective.transform is not contract.Objective.transform
+    assert objective.composable == (transforms or objective.adds_only)
     assert list(inspect.signature(objective).parameters) == ["config", "tokenizer", "model_config"]
     assert all(isinstance(f, Field) for f in objective.fields.values())
     assert {f.per for f in objective.fields.values()} <= {"token", "sequence", "source"}

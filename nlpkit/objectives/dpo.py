@@ -1,0 +1,146 @@
+"""Direct preference optimization (Rafailov et al. 2023, arXiv:2305.18290, eq. 7).
+
+A row is a prompt with an answer that is preferred and one that is not. The reward of an answer y is
+β (log p(y | prompt) - log p_ref(y | prompt)), where p_ref is a frozen model, by default that of
+`init_from`; the loss is -log sigmoid(reward of the chosen - reward of the rejected answer).
+Sequences are those of `generation`, so a model that it has tuned is the one to begin with. Both of
+a pair are in one pack. `label_smoothing` is the share of the pairs whose preference is taken to be
+wrong (Mitchell 2023, "cDPO"; TRL's setting of this name).
+
+M targets, S sequences, P = S / 2 pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import Field as Setting
+
+from nlpkit.config import FrozenConfig
+from nlpkit.contracts.batch import IGNORE, LENGTHS, Batch, Loss, Term
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.task import Item
+from nlpkit.data.template import TextOf, columns
+from nlpkit.objectives import generation
+from nlpkit.objectives.examples.text import forward
+from nlpkit.objectives.tasks.rows import count_cut, shorten
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Config(FrozenConfig):
+    """The columns of a row, the reference model, and how far the model may go from it."""
+
+    max_length: int = Setting(
+        256, gt=3, description="longest sequence: start, prompt, delimiter and an answer together"
+    )
+    prompt: TextOf = Setting("prompt", description="column of the prompt, or a template")
+    chosen: TextOf = Setting("chosen", description="column of the preferred answer, or a template")
+    rejected: TextOf = Setting("rejected", description="column of the other answer, or a template")
+    reference: str | None = Setting(
+        None,
+        min_length=1,
+        description="checkpoint of the reference model, or its run; default: that of init_from",
+    )
+    beta: float = Setting(
+        0.1, gt=0, le=100, description="β; the smaller, the farther from the reference"
+    )
+    label_smoothing: float = Setting(
+        0.0, ge=0, lt=0.5, description="share of the pairs whose preference is taken to be wrong"
+    )
+
+    # What `generation` asks for.
+    choices: ClassVar[None] = None
+    learn_unknown: ClassVar[bool] = False
+
+    @property
+    def source(self) -> str:
+        """The column of the prompt."""
+        return self.prompt
+
+    @property
+    def target(self) -> str:
+        """The column of the answer that is to be written."""
+        return self.chosen
+
+
+class Objective(generation.Objective):
+    """Examples and loss of preferences; an item has a prompt and both answers."""
+
+    term = "dpo"
+    parts = ("dpo", "reward_accuracy", "reward_margin")
+    scores = ("reward_accuracy",)
+    predicts_text = False
+    metrics = ()
+
+    @staticmethod
+    def frozen(config: Config) -> Mapping[str, str | None]:  # type: ignore[override]
+        return {"reference": config.reference}
+
+    @classmethod
+    def named_columns(cls, config: Any) -> tuple[str, ...]:
+        return columns(config.prompt, config.chosen, config.rejected)
+
+    def texts(self, row: Row) -> tuple[str, ...]:
+        """Return the prompt and both answers; raise `RowError`."""
+        prompt, chosen = super().texts(row)
+        rejected = row.text(self.config.rejected)
+        if rejected == chosen:
+            raise RowError("both answers are the same text")
+        return prompt, chosen, rejected
+
+    def item(self, row: Row, ids: list[list[int]]) -> Item:
+        """Return the item of a row; the start of the prompt is cut first, alike for both."""
+        room = self.config.max_length - 2
+        longest = max(map(len, ids[1:]))
+        prompt, prompt_cut = shorten(ids[0], max(room - longest, 1), "end")
+        answers = [shorten(each, room - len(prompt), "start") for each in ids[1:]]
+        cut = count_cut(prompt_cut, "prompt") | count_cut(sum(n for _, n in answers), "answer")
+        (chosen, _), (rejected, _) = answers
+        size = 2 * (len(prompt) + 2) + len(chosen) + len(rejected)
+        text, label, _ = self.texts(row)
+        return Item((prompt, chosen, rejected), label, size, cut, text)
+
+    def unlearned(self, item: Item) -> int:
+        """Return the number of unknown tokens in both answers."""
+        return sum(int((each == self.tokenizer.unk_id).sum()) for each in item.parts[1:])
+
+    def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return both sequences, that of the chosen answer first; nothing is random."""
+        prompt, *answers = item.parts
+        both = [
+            super(Objective, self).example(Item((prompt, each), "", 0), rng) for each in answers
+        ]
+        joined = {name: np.concatenate([each[name] for each in both]) for name in both[0]}
+        return joined | {LENGTHS: np.array([len(each["labels"]) for each in both])}
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of pairs."""
+        return {"dpo": len(batch[LENGTHS]) // 2}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return the loss of the pairs; for the log also how often, and by how much, they agree."""
+        import torch
+        from torch.nn.functional import logsigmoid
+
+        labels, reference = batch.fields["labels"], self.frozen_models["reference"]
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        with torch.no_grad():
+            expected = reference.token_loss(forward(self, reference, batch), index, labels[index])[
+                1
+            ]
+        gains = expected - model.token_losses(hidden, index, labels[index])  # (M,)
+        sizes = torch.tensor(batch.lengths, device=labels.device)
+        numbers = torch.arange(len(sizes), device=labels.device)
+        sequences = numbers.repeat_interleave(sizes, output_size=len(labels))[index]
+        rewards = self.config.beta * gains.new_zeros(len(sizes)).index_add(0, sequences, gains)
+        margins = rewards[::2] - rewards[1::2]  # (P,)
+        wrong = self.config.label_smoothing
+        total = -((1 - wrong) * logsigmoid(margins) + wrong * logsigmoid(-margins)).sum()
+        sums = total, (margins > 0).sum().float(), margins.sum()
+        parts = {n: (each.detach(), len(margins)) for n, each in zip(self.parts, sums, strict=True)}
+        return Loss({"dpo": Term(total, len(margins), parts=parts)})
