@@ -27,6 +27,7 @@ from nlpkit.models import (
     bert,
     cpm_ant,
     deberta_v2,
+    distilbert,
     electra,
     families,
     gpt,
@@ -94,7 +95,8 @@ TARGETS = {
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
 ENCODERS = {
-    "albert": albert, "bert": bert, "deberta_v2": deberta_v2, "electra": electra,
+    "albert": albert, "bert": bert, "deberta_v2": deberta_v2, "distilbert": distilbert,
+    "electra": electra,
     "longformer": longformer, "roberta": roberta,
 }  # fmt: skip
 CONFIGS |= {name: light.Config(**_ENCODER) for name, light in ENCODERS.items()}

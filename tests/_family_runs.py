@@ -18,6 +18,7 @@ START = {
     "llama": (f"{WIDE}, num_key_heads: 2", BPE, "{name: clm, max_length: 64}"),
     "gpt": (POSITIONS, "{kind: gpt1_bpe, vocab_size: 500}", "{name: clm, max_length: 64}"),
     "bert": (WIDE, WORDPIECE, "[{name: nsp, max_length: 64}, {name: mlm}]"),
+    "distilbert": (WIDE, WORDPIECE, "{name: mlm, max_length: 64}"),
     "roberta": (WIDE, BPE, "{name: mlm, max_length: 64}"),
     "modernbert": (WIDE, WORDPIECE, "{name: mlm, max_length: 64}"),
     "modernbert_decoder": (WIDE, BPE, "{name: clm, max_length: 64}"),

@@ -53,6 +53,7 @@ CLASSIFIERS = (
             "albert",
             "gpt",
             "bert",
+            "distilbert",
             "electra",
             "modernbert",
             "xlm",
@@ -138,7 +139,10 @@ def test_tagger_answers_as_eval(runs: Runs, capsys, family: str) -> None:
 
 MASKED = (
     "albert",
-    *(pytest.param(name, marks=slow) for name in ("roberta", "bert", "modernbert", "xlm")),
+    *(
+        pytest.param(name, marks=slow)
+        for name in ("roberta", "bert", "distilbert", "modernbert", "xlm")
+    ),
 )
 
 

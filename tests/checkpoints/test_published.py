@@ -84,6 +84,11 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Callable[[Path], int], dict[str, A
     ),
     "chinese-roberta-wwm-ext": ("BertForPreTraining", BERTS, _wordpiece, {}),
     "chinese-macbert-base": ("BertForPreTraining", BERTS, _wordpiece, {}),
+    "distilbert-base-uncased": (
+        "DistilBertForMaskedLM",
+        {"dim": 32, "n_layers": 2, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": 66},
+        _wordpiece, {},
+    ),
     "distilgpt2": (
         "GPT2LMHeadModel", {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64},
         _byte_pairs, {},
@@ -98,7 +103,13 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Callable[[Path], int], dict[str, A
         {"tokenizer_class": "T5Tokenizer", "extra_ids": 100},
     ),
 }  # fmt: skip
-OLD = ("chinese-roberta-wwm-ext", "camembert-base", "xlm-roberta-base", "mt5-small")
+OLD = (
+    "distilbert-base-uncased",
+    "chinese-roberta-wwm-ext",
+    "camembert-base",
+    "xlm-roberta-base",
+    "mt5-small",
+)
 
 
 def _publish(folder: Path, layout: str) -> Path:

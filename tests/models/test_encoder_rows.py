@@ -19,7 +19,7 @@ from tests._losses import all_states
 from tests._masked import tokenizer
 
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 64}
-NAMES = ("albert", "bert", "roberta", "xlm")
+NAMES = ("albert", "bert", "distilbert", "roberta", "xlm")
 
 
 def _model(name: str, vocab_size: int = oracle.VOCAB, **more):
