@@ -85,13 +85,18 @@ class Tokenizer(LibraryTokenizer):
         return made
 
     def _choose_names(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:
-        """Return the tokens of roles that are not those of the kind; settings name them."""
+        """Return the tokens of roles that are not those of the kind; settings name them.
+
+        In our own files without NAMES, `eos_token` is the end of what an objective generates.
+        """
         own = {"bos_token": self.bos, "eos_token": self.eos}
         own |= {"unk_token": self.unk, "pad_token": self.pad}
+        published = file.suffix == ".model" or self._id(self.eos) is None
+        if not published and named_tokens.NAMES not in settings:
+            return {}
         defaults = dict(own)
-        if file.suffix == ".model" or self._id(self.eos) is None:  # published
-            for role, tokens in _PUBLISHED.items():
-                defaults[role] = next((t for t in tokens if self._id(t) is not None), own[role])
+        for role, tokens in _PUBLISHED.items():
+            defaults[role] = next((t for t in tokens if self._id(t) is not None), own[role])
         names = named_tokens.find_names(settings, defaults, self._library, file)
         return {role: name for role, name in names.items() if name not in (None, own[role])}
 

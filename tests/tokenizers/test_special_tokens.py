@@ -14,7 +14,7 @@ from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
 from nlpkit.models.gpt2 import Config
 from nlpkit.objectives import clm
-from nlpkit.tokenizers import bpe
+from nlpkit.tokenizers import bpe, unigram
 
 TEXT = "the cat, naïve 我 <s>"
 BEGIN, END = "<|begin_of_text|>", "<|end_of_text|>"
@@ -91,6 +91,14 @@ def test_end_of_a_turn_ends_a_text_where_qwen_says_so_and_is_kept(tmp_path: Path
     # In nlpkit's own files it is the end of what an objective generates.
     file.write_text(json.dumps({**names, "tokenizer_class": "PreTrainedTokenizerFast"}))
     assert tokenizer_files.load(tmp_path)[1].eos_id == 0
+
+
+def test_end_of_what_is_generated_is_not_the_end_of_texts(tmp_path: Path) -> None:
+    made = unigram.Tokenizer.train([TEXT] * 9, unigram.Config(vocab_size=320)).extended(["<end>"])
+    tokenizer_files.save(made, tmp_path, tokenizer_files.Use(end="<end>"))
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<end>"
+    _, again = tokenizer_files.load(tmp_path)
+    assert (again.eos_id, again.fingerprint()) == (made.eos_id, made.fingerprint())
 
 
 def test_pieces_of_sentencepiece_are_counted_in_characters(tmp_path: Path) -> None:
