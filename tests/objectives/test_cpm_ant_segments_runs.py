@@ -77,6 +77,27 @@ def test_segments_are_tuned_evaluated_and_written(run: Run, folder: Path) -> Non
     ) in short.err
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("type: 3", "type: 4", "11:28: objective.segments.2.type: 4, but the model has the segment "
+         "types 0 to 3"),
+        ("prompt: 3", "prompt: 4", "10:46: objective.segments.1.prompt: 4, but the model has 4 "
+         "prompts"),
+        ("问{question}", "{asked}", 'no "asked"; it has: passage, question, answer (FILE:10:14: '
+         "objective.segments.1.text)"),
+        ("max_length: 64", "max_length: 6", "7:15: objective.max_length: 6 leaves no tokens"),
+    ],
+)  # fmt: skip
+def test_mistakes_that_model_and_rows_show_have_their_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], old: str, new: str, said: str
+) -> None:
+    path = folder / "wrong.yaml"
+    path.write_text((folder / "qa.yaml").read_text("utf-8").replace(old, new), encoding="utf-8")
+    assert cli.run(["finetune", str(path), "--dry-run"]) != 0
+    assert said.replace("FILE", str(path)) in capsys.readouterr().err
+
+
 def test_tuned_prompts_are_those_that_the_segments_name(run: Run, folder: Path) -> None:
     out = folder / "runs/prompt"
     ended = run("finetune", folder / "qa.yaml", "--out", out, "--set", "train.tune=prompt")
