@@ -215,7 +215,7 @@ def test_objective_longer_than_the_positions_is_a_recipe_error(tmp_path) -> None
     with pytest.raises(UsageError) as raised:
         bind_objective(resolved, SimpleNamespace(bos_id=None, eos_id=0), model_part(resolved))
     assert str(raised.value) == (
-        "objective.max_length: 65 is more than model.max_positions 64; "
+        "--set objective.max_length: 65 is more than model.max_positions 64; "
         "lower the one or raise the other"
     )
 
