@@ -94,7 +94,8 @@ def test_mistakes_that_model_and_rows_show_have_their_line(
 ) -> None:
     path = folder / "wrong.yaml"
     path.write_text((folder / "qa.yaml").read_text("utf-8").replace(old, new), encoding="utf-8")
-    assert cli.run(["finetune", str(path), "--dry-run"]) != 0
+    out = str(folder / "runs/wrong")
+    assert cli.run(["finetune", str(path), "--dry-run", "--out", out]) != 0
     assert said.replace("FILE", str(path)) in capsys.readouterr().err
 
 
