@@ -384,8 +384,10 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
     table, *lists = capsys.readouterr().out.rstrip("\n").split("\n\n")
     cells = [[cell.strip(" `") for cell in row[1:-1].split("|")] for row in table.splitlines()]
     assert cells[0] == ["objective", *registry.names("models")]
-    # What a mixture trains depends on its members.
-    assert {"mixture", *(row[0] for row in cells[2:])} == set(registry.names("objectives"))
+    # What these train depends on their members.
+    assert {"mixture", "distillation", *(row[0] for row in cells[2:])} == set(
+        registry.names("objectives")
+    )
     pairs = [(row[0], *pair) for row in cells[2:] for pair in zip(cells[0], row, strict=True)]
     yes = {(objective, family) for objective, family, cell in pairs if cell == "yes"}
     # CPM-Ant's mask and segments are its own (spec/families.md); GPT-1 is causal.

@@ -82,7 +82,14 @@ OTHERS = (
     *("token_embedding", "position_embedding", "segment_embedding", "prompt_embedding"),
     *("source_embedding", "language_embedding", "output_embedding", "output_projection"),
     *("source_positions", "target_positions", "class_token", "position_bias", "query_start"),
-    *("embeddings", "widen", "patch", "attention_tensors", "encoder_tensors"),
+    *(
+        "embeddings",
+        "layers.distance_embedding",
+        "widen",
+        "patch",
+        "attention_tensors",
+        "encoder_tensors",
+    ),
     *("pooler", "next_sentence", "order_classifier", "replaced_dense", "replaced_score"),
     *("output_dense", "bridge", "weight", "place_weight", "head", "objective_heads"),
 )
