@@ -7,6 +7,7 @@ from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.modernbert import ModernHead
 from nlpkit.models.layers.modernbert_config import LOCAL, ModernBertConfig
+from nlpkit.models.layers.rotary_decoder import SIZES
 
 _SEES_ALL = {"full_attention": True, "sliding_attention": False}  # transformers' types of layers
 _THETAS = {"global_theta": "full_attention", "local_theta": "sliding_attention"}
@@ -50,17 +51,10 @@ def make_format(config: type[ModernBertConfig], architecture: str, head: str) ->
         },
         copies={"decoder.weight": "token_embedding"},
         sizes={
-            "hidden_size": "hidden_size",
-            "num_layers": "num_hidden_layers",
-            "num_heads": "num_attention_heads",
-            "intermediate_size": "intermediate_size",
-            "max_positions": "max_position_embeddings",
+            **SIZES,
             "hidden_act": "hidden_activation",
             "embedding_dropout": "embedding_dropout",
-            "attention_dropout": "attention_dropout",
             "mlp_dropout": "mlp_dropout",
-            "init_std": "initializer_range",
-            "tie": "tie_word_embeddings",
         },
         defaults={"tie_word_embeddings": True},
         fixed={

@@ -65,6 +65,8 @@ class FramedTask(Task):
         check_length(config.max_length, model_config)
         self.dropout = config.dropout
         self.lm_weight = config.lm_weight if model_config.can("causal") else 0.0
+        # Whether a summary is made of all tokens of its sequence.
+        self.pools = model_config.setting("pooling") == "mean"
         self.frame = Frame(tokenizer, model_config)
         self.template = self.frame.template
         if not model_config.can("pairs"):

@@ -109,8 +109,11 @@ class StateTask(FramedTask):
         return {"task": int((batch["order"] == 0).sum())}
 
     def tokens_read(self, batch: Batch) -> torch.Tensor | None:
-        """Return (N,) bool: a summary is made of the first token of its sequence, or the last."""
-        if self.lm_weight:
+        """Return (N,) bool: a summary is made of the first token of its sequence, or the last.
+
+        None: all tokens are read, for the mean of their states or for a language model's loss.
+        """
+        if self.lm_weight or self.pools:
             return None
         read = batch.fields["input_ids"].new_zeros(sum(batch.lengths)).bool()
         read[np.cumsum(batch.lengths) - 1] = True
