@@ -51,9 +51,10 @@ class HfFormat:
     # Parts of the names on disk with those of transformers' modules in memory, where they differ;
     # they are replaced in this order. peft names modules.
     in_memory: Mapping[str, str] = field(default_factory=dict)
-    # Both are parts of dotted names, ours or theirs.
+    # These are parts of dotted names, ours or theirs.
     optional: tuple[str, ...] = ()  # a checkpoint may lack such tensors
     ignored: tuple[str, ...] = ()  # a checkpoint may contain such tensors; they are not read
+    beside: tuple[str, ...] = ()  # tensors of ours that the model there leaves out
     # Further settings in config.json; those under `nlpkit` are added to our notes.
     more_settings: Callable[[Any], Values] = lambda config: {}
     # Write `bos_token_id` and `eos_token_id`; transformers' defaults are ids of the original

@@ -82,11 +82,12 @@ def make_card(
         averaged: the checkpoints whose mean the weights are, if they are one.
     """
     settings, notes = hf_layout.read_settings(directory), hf_layout.read_notes(directory)
-    family = settings.get("nlpkit", {}).get("family", settings["model_type"])
+    own = settings.get("nlpkit", {})
+    family = own.get("family", settings["model_type"])
     named = notes.get("objective") or []
     names = [f"`{each['name']}`" for each in (named if isinstance(named, list) else [named])]
     trained = f"trained for {', '.join(names)} " if names else ""
-    head, theirs = _describe_opening(settings, notes.get("folders", ()), objective, family)
+    head, theirs = _describe_opening(settings, own.get("folders", ()), objective, family)
     ours = ["nlpkit eval . --data FILE", "nlpkit finetune RECIPE --from ."]
     if isinstance(objective, Generative):
         ours.insert(0, 'echo "Once upon a time" | nlpkit generate .')

@@ -58,6 +58,7 @@ def test_lines_of_a_card_open_the_model(
     convert(saved, tmp_path / "out")
     monkeypatch.chdir(tmp_path / "out")
     card = Path("README.md").read_text("utf-8")
+    assert ('model="generator"' in card) == (kind == "generator")
     exec(_python(card), {})
     assert capsys.readouterr().out
     if "nlpkit generate ." in card:

@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {"deberta_v2": "deberta", "distilbert": "bert", "gpt": "gpt1", "gru": "lstm"}
 FAMILIES |= {"rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
-    "blank_infilling": "glm", "chat": "gpt2_chat", "classification": "gpt1_classify",
-    "clm": "gpt2", "denoising": "bart", "entailment": "gpt1_entail",
+    "blank_infilling": "glm", "classification": "gpt1_classify", "clm": "gpt2", "denoising": "bart",
+    "entailment": "gpt1_entail",
     "generation": "lstm_label", "image_classification": "vit", "mlm": "roberta",
     "multiple_choice": "gpt1_choice", "nsp": "bert", "plm": "xlnet", "prefix_lm": "gpt2",
     "question_answering": "bert_qa", "reorder": "gpt2", "rtd": "electra",
@@ -65,6 +65,8 @@ def _write(folder: Path, objective: str, family: str, **sections: Any) -> Path:
         "train": TRAIN,
         **({"tokenizer": start["tokenizer"]} if "tokenizer" in start else {}),
     }
+    if objective != "rtd":  # the recipe deberta has a generator
+        values["model"].pop("generator_layers", None)
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(values | sections), "utf-8")
     return path

@@ -216,6 +216,7 @@ _FORMAT = replace(
         "mask_predictions.classifer.bias": "mask_predictions.classifier.bias",
     },
     optional=("mask_predictions",),  # DebertaV2ForMaskedLM has none
+    beside=("mask_predictions",),
     ignored=(*ENCODER.ignored, "mask_predictions", "position_embeddings"),
     sizes=_SIZES,
     defaults={
