@@ -1,4 +1,4 @@
-"""Writes the shipped English task sets: classify, entail, similarity, choice and prefer, beside it.
+"""Writes the shipped English task sets: classify, entail, similarity, choice, prefer and chat.
 
     python data/en/tasks.py [DIRECTORY]
 
@@ -11,6 +11,7 @@ bytes each time. Prints a table of what it wrote. Licence: CC0 1.0.
 import csv
 import hashlib
 import io
+import itertools
 import json
 import random
 import sys
@@ -32,6 +33,7 @@ SIZES = {
     "similarity": (1000, 300, "jsonl"),
     "choice": (700, 300, "jsonl"),
     "prefer": (700, 300, "jsonl"),
+    "chat": (450, 300, "jsonl"),
 }
 OPTIONS = 3
 DETAILS = ("number", "colour", "town", "day", "weather")
@@ -73,6 +75,7 @@ def files() -> dict[str, list[Item]]:
         "similarity": similarity,
         "choice": choice,
         "prefer": prefer,
+        "chat": chat,
     }
     made: dict[str, list[Item]] = {}
     for task, (train, valid, suffix) in SIZES.items():
@@ -175,6 +178,22 @@ def prefer(grammar: Grammar) -> Iterator[Item]:
     for item in choice(grammar):
         right = item["options"].pop(item["label"])
         yield {"prompt": item["context"], "chosen": right, "rejected": item["options"][0]}
+
+
+def chat(grammar: Grammar) -> Iterator[Item]:
+    """A conversation of one to three scenes and their endings; one of two has a system's message.
+
+    It says how the assistant begins each turn.
+    """
+    rng, scenes = grammar.rng, choice(grammar)
+    while True:
+        opening = rng.choice(["", "", "Then: ", "Next: "])
+        asked = [{"role": "system", "content": f"Begin with {opening.strip()}"}] if opening else []
+        for item in itertools.islice(scenes, rng.randint(1, 3)):
+            right = item["options"][item["label"]]
+            asked.append({"role": "user", "content": item["context"]})
+            asked.append({"role": "assistant", "content": opening + right})
+        yield {"messages": asked}
 
 
 def other(grammar: Grammar, symbol: str, value: list[str]) -> list[str]:

@@ -12,9 +12,11 @@ from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
+    from nlpkit.contracts.objective import Objective
     from nlpkit.generate.inputs import Inputs
     from nlpkit.generate.settings import Settings
     from nlpkit.generate.texts import Output, Writer, Written
+    from nlpkit.runs.open_checkpoint import Opened
     from nlpkit.train.log import Log
 
 _KEY = "input"  # of a line of jsonl
@@ -76,6 +78,11 @@ class LineOptions:
         "--key KEY",
         f"lines are JSON objects with the input in KEY, or a template; default for *.jsonl: {_KEY}",
     )
+    chat: bool = option(
+        "--chat",
+        "a line is a conversation: a JSON list of {role, content}, or an object with messages; the "
+        "output is the assistant's next turn, by the tokenizer's chat template",
+    )
     echo: bool = option("--echo", "print the input in front of the output")
     batch: int = option("--batch N", "inputs that are computed at once", default=32, min=1)
 
@@ -101,14 +108,17 @@ def command(
     """
     settings = decoding.settings()
     log = common.open_log()
-    inputs = _open_inputs(file, lines.key)
+    if lines.chat and lines.key:
+        raise UsageError("--key: excludes --chat, whose lines are conversations; remove one")
+    inputs = _open_inputs(file, lines.key, lines.chat)
     for name, why in settings.without_effect().items():
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
     from nlpkit.generate.texts import Writer
 
     opened = open_as_asked(checkpoint, common, log, common.precision)
-    writer = Writer(opened.model, opened.tokenizer, opened.objective, settings)
+    objective = _of_conversations(opened) if lines.chat else opened.objective
+    writer = Writer(opened.model, opened.tokenizer, objective, settings)
     if inputs.is_terminal:
         log.info("one input a line; Ctrl-D ends")
     start = time.perf_counter()
@@ -122,12 +132,21 @@ def command(
         raise inputs.error
 
 
-def _open_inputs(file: str, key: str | None) -> "Inputs":
+def _of_conversations(opened: "Opened") -> "Objective":
+    from nlpkit.objectives.chat import of_conversations
+
+    try:
+        return of_conversations(opened.objective)
+    except ValueError as error:
+        raise UsageError(f"--chat: {opened.path}: {error}") from error
+
+
+def _open_inputs(file: str, key: str | None, chat: bool) -> "Inputs":
     from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
 
     check_option("--key", key or None)
-    is_json = file.removesuffix(".gz").endswith(".jsonl")
+    is_json = file.removesuffix(".gz").endswith(".jsonl") and not chat
     if file == "-" and sys.stdin is None:
         raise UsageError("FILE: '-' is stdin, but stdin is closed")
     return Inputs(file, key or (_KEY if is_json else None))

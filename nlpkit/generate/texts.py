@@ -122,8 +122,8 @@ class Writer:
             parts, blanks = pieces[::2], [int(number or 1) for number in pieces[1::2]]
         reads = self.objective
         encode = reads.encode_input if isinstance(reads, EncodesInput) else self.tokenizer.encode
-        ids = [self._drop_unknown(encode(part)) for part in parts]
         try:
+            ids = [self._drop_unknown(encode(part)) for part in parts]
             if blanks:
                 assert isinstance(self.objective, Filling)
                 prompt = self.objective.fill_blanks(ids, blanks)

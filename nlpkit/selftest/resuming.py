@@ -20,6 +20,7 @@ from nlpkit.contracts.format import FOLDERS, HfFormat
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.json_types import JsonObject
 from nlpkit.models.formats.hf_format import matches
+from nlpkit.models.lora import in_memory
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.save import save
 from nlpkit.selftest.heads import OTHER_TOKENS, TOKENS, look
@@ -51,7 +52,7 @@ def reopen(bench: Bench) -> Verdict:
     if not torch.equal(before, after):
         return False, f"logits differ by {float((before - after).abs().max()):.1g}"
     figure = f"{len(original)} tensors, {before.numel():,} logits: same bits"
-    theirs, wrong = _open_in_transformers(path, run.part.module().FORMAT)
+    theirs, wrong = _open_in_transformers(path, part.module().FORMAT)
     if wrong:
         return False, f"{figure}; transformers' {theirs} has other {', '.join(wrong[:3])}"
     return True, f"{figure}, also in transformers' {theirs}" if theirs else figure
@@ -88,10 +89,11 @@ def _open_in_transformers(path: Path, whole: HfFormat) -> tuple[str, list[str]]:
         state, form = theirs.state_dict(), whole.folders.get(folder, whole)
         parts = {key.rpartition("/"): tensor for key, tensor in tensors.items()}
         ours = {
-            key if key in state else key.removeprefix(form.body): tensor
+            key: tensor
             for (of, _, key), tensor in parts.items()
             if of == folder and not matches(form.beside, key)
         }
+        ours = {key if key in state else in_memory(form, key): each for key, each in ours.items()}
         names = sorted(state.keys() | ours.keys())
         wrong += [key for key in names if not _same(ours.get(key), state.get(key))]
         opened.append(name)

@@ -19,6 +19,7 @@ SUFFIXES = {
     "similarity": "jsonl",
     "choice": "jsonl",
     "prefer": "jsonl",
+    "chat": "jsonl",
 }
 FILES = [f"{task}/{part}.{end}" for task, end in SUFFIXES.items() for part in ("train", "valid")]
 COLUMNS = {
@@ -27,6 +28,7 @@ COLUMNS = {
     "similarity": ["text_a", "text_b", "label", "score"],
     "choice": ["context", "options", "label"],
     "prefer": ["prompt", "chosen", "rejected"],
+    "chat": ["messages"],
 }
 
 
@@ -41,7 +43,8 @@ def rows(task: str, part: str) -> list[dict]:
 
 def texts(row: dict) -> list[str]:
     found = [v for k, v in row.items() if isinstance(v, str) and k != "label"]
-    return found + row.get("options", [])
+    said = [message["content"] for message in row.get("messages", [])]
+    return found + row.get("options", []) + [text for text in said if text[-1] != ":"]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -53,11 +56,11 @@ def test_file_is_small_plain_and_clean(name: str) -> None:
     assert data.endswith(b"\n")
     task, part = name.split(".")[0].split("/")
     found = rows(task, part)
-    assert len(found) >= (700 if part == "train" else 300)
+    assert len(found) >= {"valid": 300}.get(part, 450 if task == "chat" else 700)
     for row in found:
         assert list(row) == COLUMNS[task]
         for text in texts(row):
-            assert re.fullmatch(r"[A-Z][a-zA-Z' ,.;]+\.", text), text
+            assert re.fullmatch(r"[A-Z][a-zA-Z' ,.;:]+\.", text), text
             assert not re.search(r"  | [.,]|\.\.|\b[Aa] [aeiou]", text), text
 
 

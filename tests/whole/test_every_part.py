@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 FAMILIES = {"deberta_v2": "deberta", "distilbert": "bert", "gpt": "gpt1", "gru": "lstm"}
 FAMILIES |= {"rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
-    "blank_infilling": "glm", "classification": "gpt1_classify", "clm": "gpt2", "denoising": "bart",
-    "entailment": "gpt1_entail",
+    "blank_infilling": "glm", "chat": "gpt2_chat", "classification": "gpt1_classify",
+    "clm": "gpt2", "denoising": "bart", "entailment": "gpt1_entail",
     "generation": "lstm_label", "image_classification": "vit", "mlm": "roberta",
     "multiple_choice": "gpt1_choice", "nsp": "bert", "plm": "xlnet", "prefix_lm": "gpt2",
     "question_answering": "bert_qa", "reorder": "gpt2", "rtd": "electra",

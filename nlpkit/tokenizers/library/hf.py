@@ -9,6 +9,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
@@ -100,7 +101,7 @@ class LibraryTokenizer(ABC):
 
     def __reduce__(self) -> tuple[type[Self], tuple[str], dict[str, object]]:
         # The pickle of the library loses `encode_special_tokens`.
-        libraries = ("_library", "_encoder")
+        libraries = ("_library", "_encoder", "_marked")
         rest = {name: value for name, value in vars(self).items() if name not in libraries}
         return (type(self), (self._library.to_str(),), rest)
 
@@ -157,6 +158,24 @@ class LibraryTokenizer(ABC):
         """Return the ids of each text, and the characters [start, stop) of each token."""
         encodings = self._encode_texts(self._encoder.encode_batch, texts)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
+
+    def encode_marked(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return ids and characters as `encode_with_offsets`; special tokens in it are such."""
+        encoding = self._marked.encode(text, add_special_tokens=False)
+        return encoding.ids, encoding.offsets
+
+    @cached_property
+    def _marked(self) -> Library:
+        return Library.from_str(self._library.to_str())
+
+    def special_tokens_in(self, text: str) -> list[str]:
+        """Return the special tokens that are written in a text."""
+        return [token for token in self._special if token in text]
+
+    @property
+    def role_tokens(self) -> dict[str, str]:
+        """The tokens of roles that the vocabulary has, such as `bos_token`, for templates."""
+        return {n: t for n, t in self._tokens.items() if t is not None and self._id(t) is not None}
 
     def _encode_texts(
         self, encode: Callable[..., list[Encoding]], texts: Iterable[str]

@@ -1,0 +1,232 @@
+"""Conversations: the ids and the assistant's tokens are those of transformers."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from nlpkit import cli
+from nlpkit.contracts.batch import IGNORE
+from nlpkit.contracts.reader import RowError
+from nlpkit.data.items import Row
+from nlpkit.models.gpt2 import Config as ModelSettings
+from nlpkit.objectives.chat import Config, Objective
+from nlpkit.objectives.tasks.conversations import CHATML
+from nlpkit.runs.open_checkpoint import open_checkpoint
+from nlpkit.tokenizers import bpe
+from tests import _tiny
+
+MARKED = CHATML
+# As Llama 2's and Zephyr's: tokens by their roles, spaces, no marks.
+UNMARKED = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}{{ bos_token + '[INST] ' + m['content'] }}"
+    " [/INST]{% elif m['role'] == 'system' %}{{ '<<' + m['content'] + '>>' }}"
+    "{% else %}{{ ' ' + m['content'] + ' ' + eos_token }}{% endif %}{% endfor %}"
+)
+REFUSING = (
+    "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    + UNMARKED
+)
+# As Qwen 3's: an earlier turn is written otherwise.
+REWRITING = (
+    "{% for m in messages %}{{ m['role'] }}: {{ m['content'] if loop.last else 'gone' }}\n"
+    "{% endfor %}{% if add_generation_prompt %}{{ 'assistant: ' }}{% endif %}"
+)
+TEXTS = (
+    "Hello there!", " spaces  around ", "两行\n文字", "emoji 👩‍👩‍👧 é ", "", "a\tb\r\nc",
+    "[INST] not a token", "The quick brown fox jumps over it.",
+)  # fmt: skip
+RECIPE = """\
+name: tiny
+model: {family: gpt2, hidden_size: 32, num_layers: 1, num_heads: 2, max_positions: 128}
+tokenizer: {kind: bpe, vocab_size: 300}
+data: {train: [ROWS], valid: [ROWS]}
+objective: {name: chat, max_length: 96, template: chatml}
+train: {steps: 30, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
+  eval_every: 15, save_every: 10, precision: fp32}
+"""
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> bpe.Tokenizer:
+    made = bpe.Tokenizer.train(TEXTS * 3, bpe.Config(vocab_size=300))
+    return made.extended(["<|im_start|>", "<|im_end|>"])
+
+
+def _bound(tokenizer: bpe.Tokenizer, template: str | None, **settings: object) -> Objective:
+    tokenizer.chat_template = template
+    return Objective(Config(**{"max_length": 400, **settings}), tokenizer, ModelSettings())
+
+
+def _conversations() -> list[list[dict[str, str]]]:
+    rng = np.random.default_rng(0)
+    found = []
+    for number in range(24):
+        made = [{"role": "system", "content": "Be brief."}] if number % 3 == 0 else []
+        for _ in range(rng.integers(1, 4)):
+            made.append({"role": "user", "content": str(rng.choice(TEXTS))})
+            made.append({"role": "assistant", "content": str(rng.choice(TEXTS))})
+        found.append(made)
+    return found
+
+
+def _row(**values: object) -> Row:
+    return Row(values, "rows.jsonl", 1)
+
+
+@pytest.mark.parametrize("template", [MARKED, UNMARKED], ids=["marked", "unmarked"])
+def test_ids_and_targets_are_those_of_transformers(template, tokenizer, tmp_path) -> None:
+    objective = _bound(tokenizer, template)
+    tokenizer.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    for messages in _conversations():
+        row = _row(messages=messages)
+        item = objective.item(row, objective.encode([*objective.texts(row)]))
+        expected = theirs.apply_chat_template(
+            messages, return_dict=True, return_assistant_tokens_mask=template is MARKED
+        )
+        assert item.parts[0].tolist() == expected["input_ids"]
+        if template is MARKED:
+            assert item.label.astype(int).tolist() == expected["assistant_masks"]
+        else:  # the texts of the turns, each with its end
+            turns = "".join(
+                f" {m['content']} <|endoftext|>" for m in messages if m["role"] == "assistant"
+            )
+            shown = "".join(tokenizer.token(i) for i in item.parts[0][item.label])
+            plain = "".join(tokenizer.token(i) for i in tokenizer.encode_marked(turns)[0])
+            assert shown.replace("Ġ", "") == plain.replace("Ġ", "")
+        asked = messages[:-1]
+        objective.reads_json = True
+        prompt = objective.encode_input(json.dumps(asked))
+        assert (
+            prompt
+            == theirs.apply_chat_template(asked, add_generation_prompt=True, return_dict=True)[
+                "input_ids"
+            ]
+        )
+
+
+def test_example_predicts_the_turns_and_their_ends_alone(tokenizer) -> None:
+    objective = _bound(tokenizer, MARKED)
+    assert [tokenizer.token(i) for i in objective.eos_token_ids] == ["<|im_end|>", "<|endoftext|>"]
+    messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes"}]
+    row = _row(messages=messages)
+    item = objective.item(row, objective.encode([*objective.texts(row)]))
+    example = objective.example(item, np.random.default_rng(0))
+    targets = example["labels"][example["labels"] != IGNORE]
+    assert targets.tolist() == [*tokenizer.encode("Yes"), tokenizer.special_id("<|im_end|>")]
+    assert len(example["input_ids"]) == item.size
+    cut = _bound(tokenizer, MARKED, max_length=5)
+    short = cut.item(row, cut.encode([*cut.texts(row)]))
+    assert short.size == 5
+    assert short.cut["conversations cut"] == 1
+
+
+TALK = [{"role": "user", "content": "A\nB"}, {"role": "assistant", "content": "C"}]
+SHARED = [{"from": "human", "value": "A\nB"}, {"from": "gpt", "value": "C"}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "row"),
+    [
+        ({}, {"messages": TALK}),
+        ({"layout": "sharegpt"}, {"conversations": SHARED}),
+        ({"layout": "alpaca"}, {"instruction": "A", "input": "B", "output": "C"}),
+        ({"layout": "alpaca"}, {"instruction": "A\nB", "output": "C"}),
+        ({"column": "talk"}, {"talk": TALK}),
+    ],
+)
+def test_layouts_give_the_same_text(settings, row, tokenizer) -> None:
+    (text,) = _bound(tokenizer, MARKED, **settings).texts(_row(**row))
+    assert text == "<|im_start|>user\nA\nB<|im_end|>\n<|im_start|>assistant\nC<|im_end|>\n"
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "what"),
+    [
+        (MARKED, "Hi", '"messages" is a string, not a list of messages'),
+        (MARKED, [{"role": "user"}], "message 1 of .* needs role and content"),
+        (MARKED, [{"role": "user", "content": "A"}], "no message is the assistant's"),
+        (
+            MARKED,
+            [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "B"}],
+            r"message 1 has the special token <\|im_end\|> in its text",
+        ),
+        (
+            REFUSING,
+            [{"role": "system", "content": "A"}, {"role": "assistant", "content": "B"}],
+            "the chat template refuses it: no system",
+        ),
+    ],
+)
+def test_wrong_conversations_are_named(template, messages, what, tokenizer) -> None:
+    with pytest.raises(RowError, match=what):
+        _bound(tokenizer, template).texts(_row(messages=messages))
+
+
+def test_template_that_rewrites_earlier_turns_needs_marks(tokenizer) -> None:
+    talk = [{"role": role, "content": "A"} for role in ("user", "assistant") * 2]
+    objective, row = _bound(tokenizer, REWRITING), _row(messages=talk)
+    with pytest.raises(RowError, match="the template writes message 2 otherwise where more follow"):
+        objective.item(row, objective.encode([*objective.texts(row)]))
+
+
+def test_missing_template_is_named(tokenizer) -> None:
+    with pytest.raises(ValueError, match=r"has no chat_template .* set objective.template: chatml"):
+        _bound(tokenizer, None)
+    with pytest.raises(ValueError, match="needs chatml, or a template in Jinja"):
+        Config(template="chatlm")
+
+
+def test_run_answers_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    talk = [
+        [{"role": "user", "content": f"Say {word}"}, {"role": "assistant", "content": f"{word}!"}]
+        for word in ("tea", "salt")
+    ]
+    rows = "".join(json.dumps({"messages": each}) + "\n" for each in talk * 8)
+    (tmp_path / "rows.jsonl").write_text(rows, "utf-8")
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE.replace("ROWS", str(tmp_path / "rows.jsonl")), "utf-8")
+    _tiny.pretrain(path, tmp_path / "run")
+    _tiny.pretrain_with_stops(path, tmp_path / "stopped", [20])
+    assert _tiny.metrics(tmp_path / "stopped") == _tiny.metrics(tmp_path / "run")
+    lines = [json.dumps(each[:1]) for each in talk] + [json.dumps({"messages": talk[0][:1]}), "{"]
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines), "utf-8")
+    capsys.readouterr()
+    verb = ["generate", str(tmp_path / "run"), str(tmp_path / "lines.jsonl"), "--device", "cpu"]
+    assert cli.run([*verb, "--chat", "--max-new-tokens", "8"]) == 0
+    shown = capsys.readouterr()
+    *answers, nothing = shown.out.split("\n")[:-1]
+    assert {*answers} <= {"tea!", "salt!"}
+    assert (len(answers), nothing) == (3, "")
+    assert "input 4: not JSON" in shown.err
+    opened = open_checkpoint(tmp_path / "run", device="cpu")
+    theirs = AutoTokenizer.from_pretrained(opened.path)
+    asked = theirs.apply_chat_template(talk[0][:1], add_generation_prompt=True, return_dict=True)
+    opened.objective.reads_json = True
+    assert opened.objective.encode_input(lines[0]) == asked["input_ids"]
+
+
+def test_model_without_template_cannot_chat(tmp_path: Path) -> None:
+    text = RECIPE.replace("{name: chat, max_length: 96, template: chatml}", "{name: clm}")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a tea, a salt"}\n' * 8, "utf-8")
+    path = tmp_path / "tiny.yaml"
+    path.write_text(text.replace("ROWS", str(tmp_path / "rows.jsonl")), "utf-8")
+    _tiny.pretrain(path, tmp_path / "run", "train.steps=1", "objective.max_length=64")
+    assert cli.run(["generate", str(tmp_path / "run"), "--chat", "--device", "cpu"]) == 2
+
+
+@pytest.mark.slow
+def test_selftest_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = Path(__file__).parents[2] / "recipes/gpt2_chat.yaml"
+    text = recipe.read_text("utf-8").replace("init_from: runs/gpt2", "#")
+    path = tmp_path / "chat.yaml"
+    path.write_text(
+        text + "".join(line + "\n" for line in RECIPE.replace("128", "256").split("\n")[1:3]),
+        "utf-8",
+    )
+    code = cli.run(["selftest", str(path), "--device", "cpu"])
+    shown = capsys.readouterr()
+    assert code == 0, shown.out + shown.err
