@@ -15,6 +15,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     CpmAntForCausalLM,
     GPT2LMHeadModel,
+    GPTNeoForCausalLM,
     GPTNeoXForCausalLM,
     OpenAIGPTLMHeadModel,
     Qwen2ForCausalLM,
@@ -32,6 +33,7 @@ from nlpkit.models import (
     families,
     gpt,
     gpt2,
+    gpt_neo,
     gpt_neox,
     llama,
     longformer,
@@ -61,6 +63,9 @@ CONFIGS: dict[str, Any] = {
     "gpt2": gpt2.Config(
         hidden_size=32, num_layers=2, num_heads=4, max_positions=40, intermediate_size=48
     ),
+    "gpt_neo": gpt_neo.Config(
+        hidden_size=32, num_layers=2, num_heads=4, max_positions=40, intermediate_size=48
+    ),
     "gpt_neox": gpt_neox.Config(
         hidden_size=32, num_layers=2, num_heads=4, intermediate_size=48, max_positions=40, tie=True
     ),
@@ -73,6 +78,7 @@ TRANSPOSED = {
     "cpm_ant": False,
     "gpt": True,
     "gpt2": True,
+    "gpt_neo": False,
     "gpt_neox": False,
     "llama": False,
 }  # transformers' Conv1D
@@ -80,6 +86,7 @@ THEIRS = {
     "cpm_ant": CpmAntForCausalLM,
     "gpt": OpenAIGPTLMHeadModel,
     "gpt2": GPT2LMHeadModel,
+    "gpt_neo": GPTNeoForCausalLM,
     "gpt_neox": GPTNeoXForCausalLM,
     "llama": Qwen2ForCausalLM,
 }
@@ -88,6 +95,7 @@ TARGETS = {
     "cpm_ant": ["project_q", "w_out"],
     "gpt": ["c_attn", "mlp.c_proj"],
     "gpt2": ["c_attn", "mlp.c_proj"],
+    "gpt_neo": ["q_proj", "mlp.c_proj"],
     "gpt_neox": ["query_key_value", "dense_4h_to_h"],
     "llama": ["v_proj", "mlp.down_proj"],
     "modernbert": ["Wqkv", "mlp.Wo"],

@@ -14,6 +14,7 @@ WORDPIECE = "{kind: wordpiece, vocab_size: 400}"
 # Of each family: the model, the tokenizer, the objective of its first run.
 START = {
     "gpt2": (POSITIONS, BPE, "{name: clm, max_length: 64}"),
+    "gpt_neo": (WIDE, BPE, "{name: clm, max_length: 64}"),
     "gpt_neox": (WIDE, BPE, "{name: clm, max_length: 64}"),
     "llama": (f"{WIDE}, num_key_heads: 2", BPE, "{name: clm, max_length: 64}"),
     "gpt": (POSITIONS, "{kind: gpt1_bpe, vocab_size: 500}", "{name: clm, max_length: 64}"),

@@ -23,7 +23,7 @@ from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 from tests._formats import to_hf
 
-FAMILIES = ("cpm_ant", "gpt", "gpt2", "gpt_neox", "llama")
+FAMILIES = ("cpm_ant", "gpt", "gpt2", "gpt_neo", "gpt_neox", "llama")
 all_families = pytest.mark.parametrize("family", FAMILIES)
 
 

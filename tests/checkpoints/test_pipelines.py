@@ -59,6 +59,7 @@ CLASSIFIERS = (
             "xlm",
             "llama",
             "deberta_v2",
+            "gpt_neo",
             "gpt_neox",
         )
     ),
@@ -196,7 +197,8 @@ def test_texts_go_on_as_in_generate(runs: Runs, capsys, family: str, contiguous:
 
 @slow
 @pytest.mark.parametrize(
-    "family", ["gpt2", "gpt", *(pytest.param(f, marks=slow) for f in ("llama", "gpt_neox"))]
+    "family",
+    ["gpt2", "gpt", *(pytest.param(f, marks=slow) for f in ("llama", "gpt_neo", "gpt_neox"))],
 )
 def test_answers_end_where_those_of_generate_do(runs: Runs, capsys, family: str) -> None:
     objective = "{name: generation, max_length: 60}"

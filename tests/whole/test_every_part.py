@@ -22,7 +22,7 @@ from nlpkit.commands import _parts
 ROOT = Path(__file__).resolve().parents[2]
 # The recipe of a family, and that of an objective, where it has another name.
 FAMILIES = {"deberta_v2": "deberta", "distilbert": "bert", "gpt": "gpt1", "gru": "lstm"}
-FAMILIES |= {"rnn": "lstm", "xlm": "xlm_tlm"}
+FAMILIES |= {"gpt_neo": "gpt2", "rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
     "blank_infilling": "glm", "chat": "gpt2_chat", "classification": "gpt1_classify",
     "clm": "gpt2", "denoising": "bart", "entailment": "gpt1_entail",
@@ -124,7 +124,7 @@ def test_every_cell_of_the_table_of_objectives_and_families(
 
 
 # The families that take a kind; others may refuse it.
-DECODERS = {"gpt", "gpt2", "gpt_neox", "llama", "modernbert_decoder"}
+DECODERS = {"gpt", "gpt2", "gpt_neo", "gpt_neox", "llama", "modernbert_decoder"}
 ENCODERS = {"albert", "bert", "electra", "longformer", "modernbert", "roberta", "xlm"}
 ENCODERS |= {"distilbert"}
 CAUSAL = DECODERS | {"modernbert", "roberta", "xlm", "bart", "t5", "transformer"}

@@ -2,20 +2,24 @@
 
 Pre-norm blocks, x = x + sub(norm(x)), a norm after the last block, learned positions from 0 in
 every sequence, GELU in its tanh form, one table for input and output. The layers and the way
-through them are in `layers/gpt.py`, which GPT-1 shares.
-
-N tokens of the pack, C hidden_size.
+through them are in `layers/gpt.py`, which GPT-1 and GPT-Neo share.
 """
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, Attention, Decoder, FeedForward
+from nlpkit.models.layers.gpt import (
+    CONV1D,
+    SAVED_MASKS,
+    SIZES,
+    Attention,
+    Decoder,
+    PreNormBlock,
+    check_activation,
+)
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import Dropout, select_rows
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer
 TASK_HEADS = {  # transformers' models with a task's layer
@@ -25,30 +29,15 @@ TASK_HEADS = {  # transformers' models with a task's layer
 }
 
 
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
-
-    def __init__(self, config: Config):
-        super().__init__()
-        width = config.hidden_size
-        self.ln_1 = nn.LayerNorm(width, config.norm_eps)
-        self.attn = Attention(width, config.num_heads)
-        self.ln_2 = nn.LayerNorm(width, config.norm_eps)
-        self.mlp = FeedForward(width, config.inner_size)
-        self.drop = Dropout(config.residual_dropout)
-
-    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
-        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
-        attended = self.attn(self.ln_1(x), attend, rows)
-        x = select_rows(x, rows) + self.drop(attended)
-        return x + self.drop(self.mlp(self.ln_2(x)))
-
-
 class Model(Decoder):
     """GPT-2 with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__(config, vocab_size, backend, lambda: Block(config))
+        def make_block() -> nn.Module:
+            attend = Attention(config.hidden_size, config.num_heads)
+            return PreNormBlock(config, attend, config.inner_size)
+
+        super().__init__(config, vocab_size, backend, make_block)
         self.final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
         if config.can("prefix"):
             self.span_position_embedding = nn.Parameter(torch.empty_like(self.position_embedding))
@@ -64,20 +53,12 @@ class Model(Decoder):
         return std / (2 * self.config.num_layers) ** 0.5 if is_residual else std
 
 
-# transformers computes the same with either name.
-_ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")
-
-
 def _more_settings(config: Config) -> Values:
     return {"activation_function": "gelu_new", "n_inner": config.intermediate_size}
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:
-    activation = settings.get("activation_function", "gelu_new")
-    if activation not in _ACTIVATIONS:
-        raise ValueError(
-            f"activation_function is {activation!r}; GPT-2 has {' or '.join(_ACTIVATIONS)}"
-        )
+    check_activation(settings, "GPT-2")
     return sizes | {"intermediate_size": settings.get("n_inner")}
 
 

@@ -1,4 +1,4 @@
-"""What GPT-1 and GPT-2 have in common: the layers of a block, and the decoder around the blocks.
+"""What GPT-1, GPT-2 and GPT-Neo have in common: layers of a block, decoder around the blocks.
 
 A family adds its block, which puts the norms in their places, and what follows the last block.
 N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.format import Settings
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import initialize
 from nlpkit.models.layers.gpt_config import GptConfig
-from nlpkit.models.layers.packs import dropout, layout_within, select_rows
+from nlpkit.models.layers.packs import Dropout, dropout, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
@@ -34,6 +35,17 @@ SIZES = {  # our settings with transformers' names
     "residual_dropout": "resid_pdrop",
     "init_std": "initializer_range",
 }
+
+ACTIVATIONS = ("gelu_new", "gelu_pytorch_tanh")  # transformers computes the same with either name
+
+
+def check_activation(settings: Settings, family: str) -> None:
+    """Raise `ValueError` if config.json has another activation than GELU in its tanh form."""
+    activation = settings.get("activation_function", "gelu_new")
+    if activation not in ACTIVATIONS:
+        raise ValueError(
+            f"activation_function is {activation!r}; {family} has {' or '.join(ACTIVATIONS)}"
+        )
 
 
 class Attention(nn.Module):
@@ -65,8 +77,29 @@ class FeedForward(nn.Module):
         return self.c_proj(F.gelu(self.c_fc(x), approximate="tanh"))
 
 
+class PreNormBlock(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+
+    def __init__(self, config: GptConfig, attend: nn.Module, inner_size: int):
+        super().__init__()
+        width = config.hidden_size
+        self.ln_1 = nn.LayerNorm(width, config.norm_eps)
+        self.attn = attend
+        self.ln_2 = nn.LayerNorm(width, config.norm_eps)
+        self.mlp = FeedForward(width, inner_size)
+        self.drop = Dropout(config.residual_dropout)
+
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
+        attended = self.attn(self.ln_1(x), attend, rows)
+        x = select_rows(x, rows) + self.drop(attended)
+        return x + self.drop(self.mlp(self.ln_2(x)))
+
+
 class Decoder(TiedHead):
     """Token and position embeddings, then blocks; one table for input and output."""
+
+    score_scale: float | None = None  # of queries times keys; None: 1 / sqrt(width of a head)
 
     def __init__(
         self, config: GptConfig, vocab_size: int, backend: str, make_block: Callable[[], nn.Module]
@@ -116,7 +149,9 @@ class Decoder(TiedHead):
             fields = {"context": context, "span_position_ids": torch.zeros_like(input_ids)} | fields
         layout = layout.with_fields(fields)
         kinds = self.attention_tensors
-        heads = kinds.heads_like(self.token_embedding, config.attention_dropout, self.backend)
+        heads = kinds.heads_like(
+            self.token_embedding, config.attention_dropout, self.backend, self.score_scale
+        )
         attends = kinds.prepare(heads, layout, cache=cache)
         self.attention_choice = attention.reasons(attends)
         words = F.embedding(input_ids, self.token_embedding)

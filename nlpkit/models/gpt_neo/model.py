@@ -1,0 +1,148 @@
+"""GPT-Neo over packed sequences, in the layout of transformers' `gpt_neo`.
+
+GPT-2's blocks (`layers/gpt.py`) with a layer each for queries, keys and values, without bias;
+scores are not divided by the square root of a head's width. N tokens of the pack, C hidden_size,
+H heads.
+"""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from nlpkit import attention
+from nlpkit.contracts.format import HfFormat, Settings, Values
+from nlpkit.models.gpt_neo import LOCAL, WINDOW, Config
+from nlpkit.models.layers.gpt import Decoder, PreNormBlock, check_activation
+from nlpkit.models.layers.head import TaskHead
+from nlpkit.models.layers.packs import select_rows
+
+TASK_HEADS = {  # transformers' models with a task's layer
+    "sequence_classification": TaskHead("GPTNeoForSequenceClassification", "score", bias=False),
+    "token_classification": TaskHead("GPTNeoForTokenClassification", "classifier"),
+    "question_answering": TaskHead("GPTNeoForQuestionAnswering", "qa_outputs"),
+}
+LORA_TARGETS = ("q_proj", "v_proj")
+
+
+class Attention(nn.Module):
+    """Multi-head attention."""
+
+    def __init__(self, hidden_size: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.k_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.v_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.q_proj = nn.Linear(hidden_size, hidden_size, bias=False)
+        self.out_proj = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
+        """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
+        layers = (self.q_proj, self.k_proj, self.v_proj)
+        q, k, v = (layer(x).unflatten(1, (self.heads, -1)) for layer in layers)
+        return self.out_proj(select_rows(attend(q, k, v).flatten(1), rows))
+
+
+class Model(Decoder):
+    """GPT-Neo with its language-model head."""
+
+    score_scale = 1.0
+
+    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        def make_block() -> nn.Module:
+            attend = Attention(config.hidden_size, config.num_heads)
+            return PreNormBlock(config, attend, config.inner_size)
+
+        super().__init__(config, vocab_size, backend, make_block)
+        self.final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
+        self.reset_parameters()
+
+
+_TYPES = {"global": True, "local": False}  # transformers' types of layers: whether they see all
+
+
+def _more_settings(config: Config) -> Values:
+    settings: Values = {"activation_function": "gelu_new"}
+    if not config.has_default_attention:
+        return settings
+    kinds = [config.kinds[n % len(config.kinds)] for n in range(config.num_layers)]
+    types = ["local" if kind.kind == LOCAL else "global" for kind in kinds]
+    period = _shorten(types)
+    repeated = [[period, len(types) // len(period)]]
+    return {
+        **settings,
+        "attention_types": repeated,
+        "attention_layers": types,
+        "window_size": config.window,
+    }
+
+
+def _read_config(settings: Settings, sizes: Values) -> Values:
+    check_activation(settings, "GPT-Neo")
+    if "attention_types" not in settings:  # another kind of attention, which nlpkit.json names
+        return sizes
+    types = _read_types(settings)
+    if len(types) != sizes["num_layers"]:
+        raise ValueError(
+            f"attention_types has {len(types)} entries for {sizes['num_layers']} layers"
+        )
+    window = settings.get("window_size", WINDOW)
+    kinds = Config.layer_kinds([_TYPES[each] for each in _shorten(types)], window)
+    own = Config().default_attention
+    if [*Config.layer_kinds([_TYPES[each] for each in types], window)] == [
+        own[n % len(own)] for n in range(len(types))
+    ]:
+        kinds = ()  # the family's own
+    return sizes | {"attention": kinds}
+
+
+def _read_types(settings: Settings) -> list[str]:
+    """Return the type of each layer; raise `ValueError`."""
+    given = settings["attention_types"]
+    try:
+        types = [each for period, times in given for _ in range(times) for each in period]
+    except (TypeError, ValueError):
+        raise ValueError(f"attention_types is {given!r}, not [[[TYPE, …], TIMES], …]") from None
+    if unknown := {*map(str, types)} - {*_TYPES}:
+        raise ValueError(f"attention_types has {min(unknown)!r}; this family has {[*_TYPES]}")
+    return types
+
+
+def _shorten(types: Sequence[str]) -> Sequence[str]:
+    """Return the beginning that makes up the whole, some times over."""
+    sizes = range(1, len(types) + 1)
+    return next(types[:n] for n in sizes if [*types[:n]] * (len(types) // n) == [*types])
+
+
+_OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"
+FORMAT = HfFormat(
+    architecture="GPTNeoForCausalLM",
+    pipeline="text-generation",
+    body="transformer.",
+    names={
+        "token_embedding": "transformer.wte.weight",
+        "position_embedding": "transformer.wpe.weight",
+        "attention_tensors": "attention_tensors",
+        "final_norm": "transformer.ln_f",
+        _OURS: _THEIRS,
+        f"{_OURS}.attn": f"{_THEIRS}.attn.attention",
+    },
+    copies={"lm_head.weight": "token_embedding"},
+    ignored=("attention.bias", "attention.masked_bias"),  # of earlier versions of transformers
+    sizes={
+        "hidden_size": "hidden_size",
+        "num_layers": "num_layers",
+        "num_heads": "num_heads",
+        "intermediate_size": "intermediate_size",
+        "max_positions": "max_position_embeddings",
+        "norm_eps": "layer_norm_epsilon",
+        "embedding_dropout": "embed_dropout",
+        "attention_dropout": "attention_dropout",
+        "residual_dropout": "resid_dropout",
+        "init_std": "initializer_range",
+    },
+    defaults={"intermediate_size": None},
+    fixed={"tie_word_embeddings": True},
+    bos_and_eos=True,
+    more_settings=_more_settings,
+    read_config=_read_config,
+)
