@@ -27,7 +27,7 @@ class Model(EncoderModel):
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         narrow = config.embedding_size
-        embeddings = Embeddings(config, narrow, config.max_positions)
+        embeddings = Embeddings(config, narrow, config.max_positions, config.type_vocab_size)
         super().__init__(config, vocab_size, backend, embeddings, width=narrow, pooler=True)
         self.make_head(config, vocab_size, narrow, config.hidden_act)
         self.order_classifier = nn.Linear(config.hidden_size, 2)

@@ -28,7 +28,7 @@ class Model(EncoderModel):
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         width = config.hidden_size
-        embeddings = Embeddings(config, width, config.max_positions)
+        embeddings = Embeddings(config, width, config.max_positions, config.type_vocab_size)
         super().__init__(config, vocab_size, backend, embeddings, pooler=True)
         self.make_head(config, vocab_size, width, config.hidden_act)
         self.next_sentence = nn.Linear(width, 2)

@@ -24,38 +24,12 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.deberta_v2 import Config, names
 from nlpkit.models.layers import encoder
-from nlpkit.models.layers.encoder import ACTIVATIONS, TransformedHead, initialize
+from nlpkit.models.layers.encoder import ACTIVATIONS, Embeddings, TransformedHead, initialize
+from nlpkit.models.layers.generator import Detector
 from nlpkit.models.layers.packs import dropout, first_states, layout_within
-from nlpkit.models.layers.sampling import sample
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
-
-
-class Embeddings(nn.Module):
-    """The embeddings of words, with those of positions and types if there are any."""
-
-    def __init__(self, config: Config):
-        super().__init__()
-        self.dropout, width = config.dropout, config.hidden_size
-        rows = config.max_positions if config.absolute_positions else 0
-        self.position_embedding = _make_table(rows, width)
-        self.type_embedding = _make_table(config.type_vocab_size, width)
-        self.norm = nn.LayerNorm(width, config.norm_eps)
-
-    def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """Return (N, C) from the words' embeddings (N, C); `positions`, `types` (N,) int64."""
-        x = words
-        if self.position_embedding is not None:
-            x = x + F.embedding(positions, self.position_embedding)
-        if self.type_embedding is not None:
-            types = torch.zeros_like(positions) if types is None else types
-            x = x + F.embedding(types, self.type_embedding)
-        return dropout(self.norm(x), self.dropout, self.training)
-
-
-def _make_table(rows: int, width: int) -> nn.Parameter | None:
-    return nn.Parameter(torch.empty(rows, width)) if rows else None
 
 
 @dataclass(frozen=True)
@@ -119,46 +93,33 @@ class Layers(encoder.Layers):
         ]
 
 
-class Encoder(nn.Module):
-    """Embeddings and layers of one of the two models."""
+class Masked(TransformedHead):
+    """One of the two models: embeddings, layers, and what predicts tokens unless it detects."""
 
     def __init__(self, config: Config):
         super().__init__()
-        self.embeddings = Embeddings(config)
+        rows = config.max_positions if config.absolute_positions else 0
+        self.embeddings = Embeddings(config, config.hidden_size, rows, config.type_vocab_size)
         self.layers = Layers(config)
 
-    def encode(
-        self,
-        words: Tensor,
-        layout: Layout,
-        types: Tensor | None,
-        backend: str,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) from the words' embeddings, or those of `rows`."""
-        x = self.embeddings(words, layout.positions, types)
-        return self.layers(x, layout, backend, rows=rows)
-
-
-class Masked(Encoder, TransformedHead):
-    """An encoder with its table of words and its head of masked tokens."""
-
     def make_tables(self, config: Config, vocab_size: int) -> None:
-        """Add the parameters, without initial values."""
+        """Add the table of words and the head of masked tokens, without initial values."""
         width = config.hidden_size
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
         self.make_head(config, vocab_size, width, config.hidden_act)
 
 
-class Model(Masked):
+class Model(Detector, Masked):
     """DeBERTa with its head of masked tokens, or the discriminator with its generator."""
+
+    generator: Masked | None
+    embedding_delta: nn.Parameter | None
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         super().__init__(config)
         width = config.hidden_size
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.generator: Masked | None = None
-        self.embedding_delta: nn.Parameter | None = None
+        self.generator, self.embedding_delta = None, None
         if config.has_generator:
             inner = config.generator_config()
             self.generator = Masked(inner)
@@ -189,52 +150,17 @@ class Model(Masked):
             ValueError: a sequence is longer than `max_positions`.
         """
         layout = layout_within(lengths, self.config.max_positions, input_ids.device)
-        half = self if is_target is None else self._masked
-        table = self._masked.token_embedding
+        masked = self.generator or self
+        half, table = self if is_target is None else masked, masked.token_embedding
         if half is self and self.embedding_delta is not None:
             words = F.embedding(input_ids, table.detach())
             words = words + F.embedding(input_ids, self.embedding_delta)
         else:
             words = F.embedding(input_ids, table)
-        states = half.encode(words, layout, token_type_ids, self.backend, rows)
+        x = half.embeddings(words, layout.positions, token_type_ids)
+        states = half.layers(x, layout, self.backend, rows=rows)
         self.attention_choice = half.layers.attention_choice
         return states
-
-    @property
-    def _masked(self) -> Masked:
-        """The model that predicts masked tokens."""
-        return self if self.generator is None else self.generator
-
-    def output_states(self, hidden: Tensor) -> Tensor:
-        """Return what the table is multiplied by, (M, C), from the states (M, C)."""
-        if self.generator is not None:
-            return self.generator.output_states(hidden)
-        return super().output_states(hidden)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output, (V, C)."""
-        if self.generator is not None:
-            return self.generator.output_table()
-        return super().output_table()
-
-    def output_bias(self) -> Tensor | None:
-        """Return what is added to the logits of every token, (V,)."""
-        return self._masked.token_bias
-
-    def sample_tokens(
-        self, hidden: Tensor, index: Tensor, uniform: Tensor, temperature: float = 1.0
-    ) -> Tensor:
-        """Return tokens (M,) that the generator draws at rows `index` (M,); no gradient.
-
-        Args:
-            hidden: the generator's states (N, C).
-            uniform: (M,), a number from 0 to 1 for each draw.
-        """
-        with torch.no_grad():
-            states = self.output_states(hidden[index])
-        return sample(
-            states, self.output_table(), uniform, bias=self.output_bias(), temperature=temperature
-        )
 
     def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (N,) scores that a token is replaced, from the discriminator's states (N, C).
@@ -247,7 +173,3 @@ class Model(Masked):
         )
         x = self.replaced_dense(self.replaced_norm(first + hidden))
         return self.replaced_score(ACTIVATIONS[self.config.hidden_act](x)).squeeze(1)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its first state."""
-        return first_states(hidden, lengths)

@@ -6,7 +6,6 @@ N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
 
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -14,26 +13,10 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.distilbert import Config
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.layers.encoder import EncoderModel, Layer, Layers
+from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
 from nlpkit.models.layers.head import DenseHead, TaskHead
-from nlpkit.models.layers.packs import dropout
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
-
-
-class Embeddings(nn.Module):
-    """The sum of word and position embeddings, under a norm and dropout."""
-
-    def __init__(self, config: Config):
-        super().__init__()
-        self.dropout, width = config.dropout, config.hidden_size
-        self.position_embedding = nn.Parameter(torch.empty(config.max_positions, width))
-        self.norm = nn.LayerNorm(width, config.norm_eps)
-
-    def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """Return (N, C) from the words' embeddings (N, C); `positions` (N,) int64."""
-        x = words + F.embedding(positions, self.position_embedding)
-        return dropout(self.norm(x), self.dropout, self.training)
 
 
 class _Layer(Layer):
@@ -50,8 +33,10 @@ class Model(EncoderModel):
     config: Config
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__(config, vocab_size, backend, Embeddings(config))
-        self.make_head(config, vocab_size, config.hidden_size, config.hidden_act)
+        width = config.hidden_size
+        embeddings = Embeddings(config, width, config.max_positions, types=0)
+        super().__init__(config, vocab_size, backend, embeddings)
+        self.make_head(config, vocab_size, width, config.hidden_act)
         self.reset_parameters()
 
     def make_layers(self) -> Layers:

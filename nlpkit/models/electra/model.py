@@ -23,9 +23,8 @@ from nlpkit.models.layers.encoder import (
     TransformedHead,
     initialize,
 )
-from nlpkit.models.layers.packs import first_states, layout_within
-from nlpkit.models.layers.sampling import sample
-from nlpkit.models.layers.vocabulary_head import TiedHead
+from nlpkit.models.layers.generator import Detector
+from nlpkit.models.layers.packs import layout_within
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
@@ -56,15 +55,19 @@ class Generator(Encoder, TransformedHead):
         self.make_head(config, vocab_size, config.embedding_width, "gelu")
 
 
-class Model(TiedHead):
+class Model(Detector):
     """Generator and discriminator; without a generator, the discriminator alone."""
+
+    generator: Generator | None
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         super().__init__()
         width = config.hidden_size
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, config.embedding_width))
-        self.embeddings = Embeddings(config, config.embedding_width, config.max_positions)
+        self.embeddings = Embeddings(
+            config, config.embedding_width, config.max_positions, config.type_vocab_size
+        )
         self.discriminator = Encoder(config)
         self.replaced_dense = nn.Linear(width, width)
         self.replaced_score = nn.Linear(width, 1)
@@ -92,49 +95,18 @@ class Model(TiedHead):
         layout = layout_within(lengths, self.config.max_positions, input_ids.device)
         words = F.embedding(input_ids, self.token_embedding)
         x = self.embeddings(words, layout.positions, token_type_ids)
-        half = self.discriminator if is_target is None else self._generator
+        half = self.discriminator if is_target is None else self.generator
+        assert half is not None  # objectives need the capability
         states = half(x, layout, self.backend, rows)
         self.attention_choice = half.layers.attention_choice
         return states
 
-    @property
-    def _generator(self) -> Generator:
-        assert self.generator is not None  # objectives need the capability
-        return self.generator
-
-    def output_states(self, hidden: Tensor) -> Tensor:
-        """Return what the table is multiplied by, (M, E), from the generator's states (M, G)."""
-        return self._generator.output_states(hidden)
-
     def output_table(self) -> Tensor:
-        """Return the table of the output, (V, E)."""
-        own = self._generator.output_embedding
+        """Return the table of the output, (V, E): that of the input, which both models share."""
+        own = None if self.generator is None else self.generator.output_embedding
         return self.token_embedding if own is None else own
-
-    def output_bias(self) -> Tensor | None:
-        """Return what is added to the logits of every token, (V,)."""
-        return self._generator.token_bias
-
-    def sample_tokens(
-        self, hidden: Tensor, index: Tensor, uniform: Tensor, temperature: float = 1.0
-    ) -> Tensor:
-        """Return tokens (M,) that the generator draws at rows `index` (M,); no gradient.
-
-        Args:
-            hidden: the generator's states (N, G).
-            uniform: (M,), a number from 0 to 1 for each draw.
-        """
-        with torch.no_grad():
-            states = self.output_states(hidden[index])
-        return sample(
-            states, self.output_table(), uniform, bias=self.output_bias(), temperature=temperature
-        )
 
     def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (N,) scores that a token is replaced, from the discriminator's states (N, C)."""
         activation = ACTIVATIONS[self.config.hidden_act]
         return self.replaced_score(activation(self.replaced_dense(hidden))).squeeze(1)
-
-    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
-        """Return (S, C), the representation of each sequence in a task: its first state."""
-        return first_states(hidden, lengths)

@@ -17,7 +17,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.encoder_config import EncoderConfig, PostNormConfig
+from nlpkit.models.layers.encoder_config import PostNormConfig
 from nlpkit.models.layers.packs import dropout, first_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import OutputHead
 
@@ -64,20 +64,35 @@ class Layer(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """The sum of word, position and type embeddings, under a norm and dropout."""
+    """The sum of word, position and type embeddings, under a norm and dropout.
 
-    def __init__(self, config: EncoderConfig, width: int, positions: int):
+    Args:
+        positions, types: rows of the tables; 0: the sum has none of them.
+    """
+
+    def __init__(self, config: PostNormConfig, width: int, positions: int, types: int):
         super().__init__()
         self.dropout = config.dropout
-        self.position_embedding = nn.Parameter(torch.empty(positions, width))
-        self.type_embedding = nn.Parameter(torch.empty(config.type_vocab_size, width))
+        self.position_embedding = _make_table(positions, width)
+        self.type_embedding = _make_table(types, width)
         self.norm = nn.LayerNorm(width, config.norm_eps)
 
-    def forward(self, words: Tensor, positions: Tensor, types: Tensor) -> Tensor:
-        """Return (N, E) from the words' embeddings (N, E); `positions`, `types` (N,) int64."""
-        x = words + F.embedding(positions, self.position_embedding)
-        x = x + F.embedding(types, self.type_embedding)
+    def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        """Return (N, E) from the words' embeddings (N, E); `positions`, `types` (N,) int64.
+
+        `types` of None are 0.
+        """
+        x = words
+        if self.position_embedding is not None:
+            x = x + F.embedding(positions, self.position_embedding)
+        if self.type_embedding is not None:
+            types = torch.zeros_like(positions) if types is None else types
+            x = x + F.embedding(types, self.type_embedding)
         return dropout(self.norm(x), self.dropout, self.training)
+
+
+def _make_table(rows: int, width: int) -> nn.Parameter | None:
+    return nn.Parameter(torch.empty(rows, width)) if rows else None
 
 
 class Layers(nn.Module):

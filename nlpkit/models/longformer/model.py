@@ -77,7 +77,9 @@ class GlobalAttend(attention.Attend):
 class LongformerEmbeddings(Embeddings):
     """Embeddings for which types count up to the last one that has a row."""
 
-    def forward(self, words: Tensor, positions: Tensor, types: Tensor) -> Tensor:
+    def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
+        assert types is not None
+        assert self.type_embedding is not None
         return super().forward(words, positions, types.clamp(max=len(self.type_embedding) - 1))
 
 
@@ -163,9 +165,10 @@ class Model(EncoderModel):
     config: Config
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        embeddings = LongformerEmbeddings(config, config.hidden_size, config.position_rows)
+        width, rows = config.hidden_size, config.position_rows
+        embeddings = LongformerEmbeddings(config, width, rows, config.type_vocab_size)
         super().__init__(config, vocab_size, backend, embeddings)
-        self.make_head(config, vocab_size, config.hidden_size, "gelu")
+        self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
 
     def make_layers(self) -> Layers:

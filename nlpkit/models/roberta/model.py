@@ -33,9 +33,10 @@ class Model(EncoderModel):
     config: Config
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        embeddings = Embeddings(config, config.hidden_size, config.position_rows)
+        width, rows = config.hidden_size, config.position_rows
+        embeddings = Embeddings(config, width, rows, config.type_vocab_size)
         super().__init__(config, vocab_size, backend, embeddings)
-        self.make_head(config, vocab_size, config.hidden_size, "gelu")
+        self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
 
     def forward(

@@ -1,0 +1,55 @@
+"""What models that tell replaced tokens share: the head of tokens is that of their generator.
+
+The generator predicts masked tokens, the discriminator says of each token whether it is the
+generator's (Clark et al. 2020, arXiv 2003.10555). A family derives its `Model` from `Detector`.
+N tokens of the pack, M selected rows, S sequences, G width of the generator, C of the
+discriminator, E width of the embeddings, V vocabulary.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nlpkit.models.layers.encoder import TransformedHead
+from nlpkit.models.layers.packs import first_states
+from nlpkit.models.layers.sampling import sample
+from nlpkit.models.layers.vocabulary_head import TiedHead
+
+
+class Detector(TiedHead):
+    """A model that has a generator, or is the discriminator alone."""
+
+    generator: TransformedHead | None
+
+    def output_states(self, hidden: Tensor) -> Tensor:
+        """Return what the table is multiplied by, (M, E), from the generator's states (M, G)."""
+        half = self.generator
+        return super().output_states(hidden) if half is None else half.output_states(hidden)
+
+    def output_table(self) -> Tensor:
+        """Return the table of the output, (V, E)."""
+        return super().output_table() if self.generator is None else self.generator.output_table()
+
+    def output_bias(self) -> Tensor | None:
+        """Return what is added to the logits of every token, (V,)."""
+        return super().output_bias() if self.generator is None else self.generator.output_bias()
+
+    def sample_tokens(
+        self, hidden: Tensor, index: Tensor, uniform: Tensor, temperature: float = 1.0
+    ) -> Tensor:
+        """Return tokens (M,) that the generator draws at rows `index` (M,); no gradient.
+
+        Args:
+            hidden: the generator's states (N, G).
+            uniform: (M,), a number from 0 to 1 for each draw.
+        """
+        with torch.no_grad():
+            states = self.output_states(hidden[index])
+        return sample(
+            states, self.output_table(), uniform, bias=self.output_bias(), temperature=temperature
+        )
+
+    def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
+        """Return (S, C), the representation of each sequence in a task: its first state."""
+        return first_states(hidden, lengths)
