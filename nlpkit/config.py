@@ -43,7 +43,7 @@ LengthPenaltyForm = Literal["power", "gnmt"]
 LARGEST: dict[str, float] = {"int": 2**31 - 1, "float": 1e30}
 
 
-def _limit(schema: Any) -> None:
+def _limit(schema: object) -> None:
     """Give each number in a core schema that has no upper limit its `LARGEST`."""
     if isinstance(schema, list):
         for each in schema:

@@ -93,7 +93,7 @@ def _explain_longer(directory: RunDirectory, changed: list[str]) -> str:
     return f"; from before its decay: --resume {stable} --out another directory"
 
 
-def _value(data: Any, key: str) -> str:
+def _value(data: object, key: str) -> str:
     """Return the value at a dotted key as JSON, or `not set`."""
     for step in key.split("."):
         inside = data.get(step) if isinstance(data, dict) else data

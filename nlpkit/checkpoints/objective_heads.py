@@ -6,7 +6,6 @@ them by `heads`. They are the model's `objective_heads` while it is trained.
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,7 +37,7 @@ def read(directory: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def add(model: Any, heads: Mapping[str, nn.Module], old: Mapping[str, Tensor]) -> None:
+def add(model: nn.Module, heads: Mapping[str, nn.Module], old: Mapping[str, Tensor]) -> None:
     """Give a model the layers of its objective, with the weights in `old` of those that it had."""
     model.objective_heads = nn.ModuleDict(heads)
     for name, layer in heads.items():

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -26,6 +25,7 @@ from nlpkit.checkpoints.peft_layout import (
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
+from nlpkit.models.config import ModelConfig
 from nlpkit.models.layers.head import HEAD, head_names, task_head
 from nlpkit.models.soft_prompt import NAME
 
@@ -39,7 +39,7 @@ class Made:
     """What is written of a soft prompt beside its weights."""
 
     family: str
-    config: Any  # the `ModelConfig`
+    config: ModelConfig
     base: Path
     head_kind: str
     text: str | None  # whose words it began with

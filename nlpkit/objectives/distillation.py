@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import Field as Setting
@@ -106,7 +106,7 @@ class Objective(objective.Objective):
         return Loss({"distillation": Term(total, len(index))})
 
 
-def _states(teacher: Any, batch: Batch, index: torch.Tensor) -> torch.Tensor:
+def _states(teacher: TrainedModel, batch: Batch, index: torch.Tensor) -> torch.Tensor:
     """Return the teacher's states of the targets, (M, C), from the inputs that it reads."""
     import torch
 
@@ -116,6 +116,5 @@ def _states(teacher: Any, batch: Batch, index: torch.Tensor) -> torch.Tensor:
     inputs = {name: batch.fields[name] for name in dict.fromkeys(names) & batch.fields.keys()}
     with torch.no_grad():
         if "rows" in inspect.signature(methods[0]).parameters:
-            states: torch.Tensor = teacher(batch.lengths, rows=index, **inputs)
-            return states
+            return teacher(batch.lengths, rows=index, **inputs)
         return teacher(batch.lengths, **inputs)[index]

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,6 +13,7 @@ from nlpkit.contracts.batch import IGNORE, LENGTHS, SOURCE_LENGTHS, Batch
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import packing_efficiency
@@ -245,14 +245,14 @@ def _show_field(plan: Planned, name: str, number: int) -> str:
     return meanings[value] if meanings else f"{value:g}"
 
 
-def _find_tokenizer(plan: Planned) -> Any:
+def _find_tokenizer(plan: Planned) -> Tokenizer:
     if plan.data.tokenizer is None:
         name = plan.resolved.recipe.objective[0].name
         raise UsageError(f"a batch is shown by its tokens, and objective {name} reads no text")
     return plan.data.tokenizer
 
 
-def _show(tokenizer: Any, token: int) -> str:
+def _show(tokenizer: Tokenizer, token: int) -> str:
     size = tokenizer.vocab_size
     return show_token(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
 

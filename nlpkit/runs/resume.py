@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from accelerate import PartialState
@@ -210,7 +209,7 @@ def read_state(path: Path, best_by: str) -> tuple[JsonObject, State]:
     return saved, state
 
 
-def _numbers(state: State) -> list[Any]:
+def _numbers(state: State) -> list[object]:
     values = state.to_json()
     best = values.pop("best_value")
     # A score may be negative, and None means that there is no best value yet.

@@ -146,7 +146,7 @@ class Training(nn.Module):
             loss = self.objective.loss(self.model, hidden, batch)
             return (loss, []) if predict else loss
 
-    def _autocast(self) -> AbstractContextManager[Any]:
+    def _autocast(self) -> AbstractContextManager[object]:
         if self.precision == "fp32":
             return nullcontext()
         device = next(self.model.parameters()).device.type

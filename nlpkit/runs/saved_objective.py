@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from nlpkit import registry
 from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
 from nlpkit.checkpoints.hf_model import Loaded
+from nlpkit.config import FrozenConfig
 from nlpkit.contracts.objective import PREPROCESSOR, Objective
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.lines import name_first
@@ -128,7 +129,7 @@ def _bind(
     return module.Objective(config, tokenizer, model_config)
 
 
-def _add_earlier(config: Any, settings: JsonObject) -> JsonObject:
+def _add_earlier(config: type[FrozenConfig], settings: JsonObject) -> JsonObject:
     """Return the settings, of members too, with the earlier values of those that are missing."""
     settings = {**config.EARLIER, **settings}
     if isinstance(members := settings.get("of"), list):  # of a mixture
@@ -139,7 +140,7 @@ def _add_earlier(config: Any, settings: JsonObject) -> JsonObject:
     return settings
 
 
-def _shorten(config: Any, model_config: ModelConfig) -> JsonObject:
+def _shorten(config: type[FrozenConfig], model_config: ModelConfig) -> JsonObject:
     """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
     limit, field = longest_sequence(model_config), config.model_fields.get("max_length")
     if field is None or field.default <= limit:
@@ -147,7 +148,7 @@ def _shorten(config: Any, model_config: ModelConfig) -> JsonObject:
     return {"max_length": int(limit)}
 
 
-def _read_classes(config: Any, directory: Path) -> JsonObject:
+def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:
     """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
     if "labels" not in config.model_fields or not (directory / "config.json").is_file():
         return {}

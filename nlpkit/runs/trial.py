@@ -95,7 +95,7 @@ class Trial:
         if self.average:
             self.average.restore()  # takes its memory
 
-    def _timed(self, work: Callable[[], Any]) -> float:
+    def _timed(self, work: Callable[[], object]) -> float:
         start = time.perf_counter()
         work()
         if self.device.type == "cuda":

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 if TYPE_CHECKING:
+    from torch.distributed.checkpoint.state_dict import StateDictOptions
     from torch.distributed.tensor import DTensor
 
 _PREFIX = "model."  # of `runs.run.Training`
@@ -65,7 +66,7 @@ def import_early() -> None:
     import torch.distributed.checkpoint.state_dict  # noqa: F401
 
 
-def _options(strict: bool = True) -> Any:
+def _options(strict: bool = True) -> "StateDictOptions":
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
     return StateDictOptions(full_state_dict=True, cpu_offload=True, strict=strict)

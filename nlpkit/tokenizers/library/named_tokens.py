@@ -82,7 +82,7 @@ def add_tokens(library: Library, settings: JsonMapping, file: Path) -> None:
             library.add_tokens([token])
 
 
-def _make_token(found: Any, folder: Path) -> tuple[AddedToken, bool]:
+def _make_token(found: object, folder: Path) -> tuple[AddedToken, bool]:
     if not isinstance(found, dict) or not isinstance(found.get("content"), str):
         raise FileError(f"{folder}: {found!r} among the added tokens is no token")
     flags = {name: bool(found.get(name)) for name in ("single_word", "lstrip", "rstrip")}
