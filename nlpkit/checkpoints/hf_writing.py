@@ -78,7 +78,7 @@ def to_hf(
             notes=None if folder else notes,
         )
         # transformers has no such family, or would compute the family's default attention
-        if not (config.has_default_attention and each.architecture):
+        if not (config.has_default_attention and settings["architectures"]):
             settings["model_type"] = f"{OWN_TYPE}{settings['model_type']}"
             settings["architectures"] = []
         folders[folder] = settings, tensors[folder]

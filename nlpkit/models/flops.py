@@ -46,8 +46,9 @@ def step_flops(
     # Predicted tokens go through the layers of two streams twice.
     share = 1 + targets / max(sum(lengths), 1) if config.can("two_streams") else 1
     products: float = targets * _table_size(model, families.load(family).VOCABULARY)
-    products += share * _attention(model, config, lengths, source_lengths)
-    for name, (weight, uses) in _matrices(model).items():
+    passes = config.setting("passes", 1)
+    products += share * passes * _attention(model, config, lengths, source_lengths)
+    for name, (weight, uses) in _matrices(model, passes).items():
         if _OF_TARGETS.match(name):
             rows: float = targets
         else:
@@ -66,8 +67,11 @@ def _table_size(model: nn.Module, vocabulary: Sequence[str]) -> int:
     return next((table.numel() for table in reversed(tables) if table.ndim == 2), 0)
 
 
-def _matrices(model: nn.Module) -> dict[str, tuple[nn.Parameter, int]]:
-    """Return the matrices that multiply states of tokens, each with how often it does so."""
+def _matrices(model: nn.Module, passes: int) -> dict[str, tuple[nn.Parameter, int]]:
+    """Return the matrices that multiply states of tokens, each with how often it does so.
+
+    All matrices of `layers` do so in each of the passes.
+    """
     found: set[Tensor] = {*layer_matrices(model)}
     found |= {module.weight for module in model.modules() if isinstance(module, nn.Linear)}
     repeated = Counter(
@@ -78,7 +82,7 @@ def _matrices(model: nn.Module) -> dict[str, tuple[nn.Parameter, int]]:
         for parameter in layer.parameters()
     )
     return {
-        name: (parameter, repeated.get(parameter, 1))
+        name: (parameter, repeated.get(parameter, passes if name.startswith("layers.") else 1))
         for name, parameter in model.named_parameters()
         if parameter in found and not _OF_SEQUENCES.match(name)
     }

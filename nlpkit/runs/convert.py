@@ -81,6 +81,11 @@ def convert(
         for each in sources
     ]
     model = _load(average(weights) if options.average else weights[0], options, warn)
+    if (passes := model.loaded.config.setting("passes", 1)) > 1:
+        raise UsageError(
+            f"{source}: passes {passes}: transformers has no {model.family} whose layers run "
+            "several times; nlpkit opens the checkpoint as it is"
+        )
     folders = _make_folders(model)
     if (kind := str(folders[""][0]["model_type"])).startswith(hf_model.OWN_TYPE):
         warn(

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from nlpkit.config import Size
+from nlpkit.config import Layers, Size
 from nlpkit.models.layers.gpt_config import GptConfig
 
 MODEL_TYPE = "gpt2"  # transformers' name of the family, in config.json
@@ -28,6 +28,9 @@ class Config(GptConfig):
     max_positions: Size = Field(1024, description="learned positions: the longest sequence")
     intermediate_size: Size | None = Field(
         None, description="width inside the feed-forward layers; null: 4 hidden_size"
+    )
+    passes: Layers = Field(
+        1, description="how often all layers run, with the same weights; over 1 not transformers'"
     )
 
     @property

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
+from nlpkit.models.formats.passes import only_ours
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.layers.gpt import (
     CONV1D,
@@ -46,20 +47,23 @@ class Model(Decoder):
     def initial_std(self, name: str) -> float:
         """Return 1 / sqrt(layers that add to the residual stream) of `init_std` for these.
 
-        Radford et al. 2019, sec. 2.3; a block has two such layers.
+        Radford et al. 2019, sec. 2.3; a block has two such layers in each pass.
         """
         std = self.config.init_std
         is_residual = name.endswith("c_proj.weight")
-        return std / (2 * self.config.num_layers) ** 0.5 if is_residual else std
+        depth = self.config.num_layers * self.config.setting("passes", 1)
+        return std / (2 * depth) ** 0.5 if is_residual else std
 
 
 def _more_settings(config: Config) -> Values:
-    return {"activation_function": "gelu_new", "n_inner": config.intermediate_size}
+    settings: Values = {"activation_function": "gelu_new", "n_inner": config.intermediate_size}
+    return settings if config.passes == 1 else settings | only_ours(config.passes)
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:
     check_activation(settings, "GPT-2")
-    return sizes | {"intermediate_size": settings.get("n_inner")}
+    own = {"intermediate_size": settings.get("n_inner"), "passes": settings.get("passes", 1)}
+    return sizes | own
 
 
 _OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"

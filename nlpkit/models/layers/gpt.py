@@ -160,7 +160,7 @@ class Decoder(TiedHead):
         if self.span_position_embedding is not None:
             x = x + F.embedding(fields["span_position_ids"], self.span_position_embedding)
         x = dropout(x, config.embedding_dropout, self.training)
-        last = len(self.layers) - 1
-        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            x = layer(x, attend, rows if number == last else None)
+        way = [*zip(self.layers, attends, strict=True)] * config.setting("passes", 1)
+        for number, (layer, attend) in enumerate(way, 1):
+            x = layer(x, attend, rows if number == len(way) else None)
         return self.final_norm(x)

@@ -81,7 +81,7 @@ class RotaryDecoder(OutputHead):
         self.attention_choice = attention.reasons(attends)
         rotation = Rotation(config.rope, config.rotary_channels, layout.positions, heads.dtype)
         x = F.embedding(input_ids, self.token_embedding)
-        last = len(self.layers) - 1
-        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            x = layer(x, rotation.of(attend), rows if number == last else None)
+        way = [*zip(self.layers, attends, strict=True)] * config.setting("passes", 1)
+        for number, (layer, attend) in enumerate(way, 1):
+            x = layer(x, rotation.of(attend), rows if number == len(way) else None)
         return self.final_norm(x)

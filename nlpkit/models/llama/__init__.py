@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.config import Size
+from nlpkit.config import Layers, Size
 from nlpkit.models.config import check_heads
 from nlpkit.models.layers.rotary_config import RotaryDecoderConfig
 
@@ -48,6 +48,9 @@ class Config(RotaryDecoderConfig):
     )
     full_layers: int = Field(
         0, ge=0, description="qwen2, qwen3: first layers that see more than the window"
+    )
+    passes: Layers = Field(
+        1, description="how often all layers run, with the same weights; over 1 not transformers'"
     )
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.formats.hf_reading import check_fixed
+from nlpkit.models.formats.passes import only_ours
 from nlpkit.models.layers.gated import GatedFeedForward
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
@@ -101,7 +102,7 @@ def _more_settings(config: Config) -> Values:
         full = config.num_layers if window is None else config.full_layers
         windows = {"use_sliding_window": window is not None, "max_window_layers": full}
         settings |= {"sliding_window": window, **windows}
-    return settings
+    return settings if config.passes == 1 else settings | only_ours(config.passes)
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:
@@ -111,7 +112,7 @@ def _read_settings(settings: Settings, sizes: Values) -> Values:
         sizes["head_dim"] = 128  # transformers' default
     # transformers ignores settings that the variant does not have.
     absent = {name: False for name in _BIASES if variant not in HAVE[name]}
-    own = {"variant": variant, "rope": read_rope(settings)}
+    own = {"variant": variant, "rope": read_rope(settings), "passes": settings.get("passes", 1)}
     return sizes | absent | own | _read_windows(settings, variant)
 
 
