@@ -154,7 +154,7 @@ def _make_model(
     return model.requires_grad_(False)
 
 
-def _add_objective_heads(model: nn.Module, objective: Any, directory: Path) -> None:
+def _add_objective_heads(model: nn.Module, objective: Objective, directory: Path) -> None:
     """Give the model the layers of its objective.
 
     Raises:

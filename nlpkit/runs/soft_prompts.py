@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from nlpkit.checkpoints import any_layout, prompt_layout
+from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
 from nlpkit.models import soft_prompt
 from nlpkit.models.adapter_config import Prompt as Settings
@@ -100,7 +102,7 @@ def find_start(directory: Path, resumed: bool) -> tuple[Path, VirtualTokens]:
     return base, VirtualTokens(rows, resumed=resumed)
 
 
-def find(resolved: Resolved, objective: Any, part: ModelPart) -> Prompt:
+def find(resolved: Resolved, objective: Objective, part: ModelPart) -> Prompt:
     """Return the soft prompt that a run trains.
 
     Raises:
@@ -138,7 +140,7 @@ def find(resolved: Resolved, objective: Any, part: ModelPart) -> Prompt:
     return found
 
 
-def _complete(start: VirtualTokens, settings: Settings, tokenizer: Any) -> VirtualTokens:
+def _complete(start: VirtualTokens, settings: Settings, tokenizer: Tokenizer) -> VirtualTokens:
     """Return the virtual tokens with what the recipe says of them."""
     tokens, text = settings.tokens, settings.text
     if start.rows is not None:
