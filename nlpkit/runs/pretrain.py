@@ -213,7 +213,12 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
         world_size=run.accelerator.num_processes,
     )
     count = sys.maxsize if known is None else known - state.step
-    for index, step in enumerate(steps(source, count, settings.workers)):
+    made = steps(source, count, settings.workers)
+    if settings.phases:
+        from nlpkit.runs import phased
+
+        made = phased.follow(run, state, source, count)
+    for index, step in enumerate(made):
         # The backend is chosen in the first step. A family may have no attention.
         if index == 1 and (choice := getattr(run.unwrapped.model, "attention_choice", "")):
             run.log.info(f"attention: {choice}")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nlpkit.disk import name_path_in_errors, write_text
 from nlpkit.plural import number_of
-from nlpkit.train.schedule import ResolvedTraining, position, stable_end
+from nlpkit.train.schedule import ResolvedTraining, stable_end
 from nlpkit.train.state import ALMOST, Pace, State, Tick
 from nlpkit.units import format_duration
 
@@ -147,6 +147,15 @@ class Clock(Pace):
     def summary(self) -> str:
         used, budget = format_duration(self.elapsed()), format_duration(self.budget)
         return f" in {used} of a budget of {budget}"
+
+
+def position(before: float, after: float, settings: ResolvedTraining) -> float:
+    """Return the step of the schedule that is the middle of a step of a run with a budget.
+
+    `before` and `after` are the shares of the run that are done without it and with it. `before` is
+    larger only in the first step with a longer budget.
+    """
+    return max(1.0, (min(before, after) + after) / 2 * settings.steps)
 
 
 def lost_ticks(metrics: Path, state: State, kept: bool, note: Callable[[str], None]) -> Recorded:

@@ -93,15 +93,6 @@ def _exact(value: float) -> Fraction:
     return Fraction(repr(value))
 
 
-def position(before: float, after: float, settings: ResolvedTraining) -> float:
-    """Return the step of the schedule that is the middle of a step of a run with a budget.
-
-    `before` and `after` are the shares of the run that are done without it and with it. `before` is
-    larger only in the first step with a longer budget.
-    """
-    return max(1.0, (min(before, after) + after) / 2 * settings.steps)
-
-
 def lr_factor(step: float, settings: ResolvedTraining) -> float:
     """Return the learning rate of step 1, 2, … `settings.steps`, relative to the peak."""
     chosen, warmup = settings.schedule, settings.warmup_steps
@@ -122,12 +113,11 @@ def make_stream(settings: Config) -> Callable[..., Stream]:
 
 def batches_per_step(settings: Config) -> int | Callable[[int], int]:
     """Return the batches of a step over all processes, or a function of its number 1, 2, …."""
-    chosen, usual = settings.schedule, settings.batches_per_step
-    if chosen.module.batches is None:
-        return usual
+    if settings.schedule.module.batches is None and "tokens_per_step" not in settings.phases:
+        return settings.batches_per_step
     from nlpkit.train.step_sizes import batches_of_schedule
 
-    return batches_of_schedule(chosen, usual)
+    return batches_of_schedule(settings)
 
 
 def stable_end(settings: ResolvedTraining) -> int | None:

@@ -6,11 +6,13 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializationInfo,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
@@ -35,6 +37,7 @@ _EXCLUDE = (  # pairs of settings of which one may be given
 # Settings that not every optimizer, or schedule, uses.
 _OF_OPTIMIZERS = ("beta1", "beta2", "adam_eps")
 _OF_SCHEDULES = ("min_lr_ratio", "decay_ratio")
+MAY_CHANGE = ("tokens_per_step", "weight_decay")  # in the course of a run: `train/phases.py`
 
 
 class Optimizer(Part):
@@ -197,15 +200,27 @@ class Config(FrozenConfig):
         True, description="use deterministic algorithms only: same bits in every run"
     )
 
+    phases: SkipJsonSchema[dict[str, list[dict[str, int | float]]]] = Field(
+        {}, exclude=True, description="the lists of settings that change"
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _prepared(cls, given: Any) -> Any:
         """Drop `replay: null` of runs that nlpkit 0.1 began; let rows take the place of tokens."""
         if isinstance(given, dict) and given.get("replay", "") is None:
             given = {name: value for name, value in given.items() if name != "replay"}
+        if isinstance(given, dict) and any(isinstance(given.get(n), list) for n in MAY_CHANGE):
+            from nlpkit.train.phases import take_lists
+
+            given = take_lists(given, cls.model_fields)
         if isinstance(given, dict) and given.get("rows_per_step") is not None:
             return {"tokens_per_step": None} | given
         return given
+
+    @model_serializer(mode="wrap")
+    def _with_lists(self, handler: SerializerFunctionWrapHandler) -> JsonObject:
+        return {**handler(self), **self.phases}
 
     @field_validator("steps", mode="before")
     @classmethod
@@ -235,8 +250,6 @@ class Config(FrozenConfig):
                     f"{one}: {_show(first)} and train.{other}: {_show(second)} exclude each other; "
                     "remove one of them"
                 )
-        if not self.tokens_per_step and not self.rows_per_step:
-            raise ValueError("tokens_per_step: null needs rows_per_step")
         if self.tokens_per_batch and (self.tokens_per_step or 0) % self.tokens_per_batch:
             raise ValueError(
                 f"tokens_per_step: {self.tokens_per_step} is not a multiple of "
@@ -247,18 +260,10 @@ class Config(FrozenConfig):
                 f"schedule: {self.schedule.name} needs warmup_steps of at least 1 or warmup_ratio; "
                 "constant, linear, cosine and wsd do not"
             )
-        if self.patience and not self.eval_every:
-            raise ValueError("patience: needs eval_every")
-        if self.budget and self.average and self.average.name == "last":
-            raise ValueError(
-                "average: last counts steps from the end, which is not known before with "
-                "train.budget; take ema"
-            )
-        if self.budget and self.log_every > 1:
-            raise ValueError(
-                f"log_every: {self.log_every} must be 1 with train.budget: every step is logged, "
-                "so that a killed run takes the same steps again"
-            )
+        if self.budget or self.phases or self.patience or not self.tokens_per_step:
+            from nlpkit.train import settings_checks
+
+            settings_checks.check(self)
         return self
 
     def without_effect(self) -> dict[str, str]:

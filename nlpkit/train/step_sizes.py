@@ -12,12 +12,19 @@ from itertools import accumulate, count
 from nlpkit.data.loader import Stream
 from nlpkit.data.row_steps import RowStream
 from nlpkit.errors import UsageError
+from nlpkit.train import phases
 from nlpkit.train.schedule import ResolvedTraining, batches_per_step
-from nlpkit.train.settings import Config, Schedule
+from nlpkit.train.settings import Config
 
 
-def batches_of_schedule(schedule: Schedule, usual: int) -> Callable[[int], int]:
-    """Return how many batches the schedule gives to step 1, 2, …; `usual` as in its contract."""
+def batches_of_schedule(settings: Config) -> Callable[[int], int]:
+    """Return how many batches the schedule, or a list of sizes, gives to step 1, 2, ….
+
+    A list needs the number of steps.
+    """
+    if "tokens_per_step" in settings.phases:
+        return phases.count_batches(settings, settings.steps or 1)
+    schedule, usual = settings.schedule, settings.batches_per_step
     batches = schedule.module.batches
     assert batches is not None
 
@@ -69,7 +76,10 @@ def count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> in
     assert stream is not None
     if isinstance(stream, RowStream):
         return math.ceil(epochs * stream.steps_per_epoch)
-    batches, size = epochs * batches_per_epoch(stream), batches_per_step(settings)
+    batches = epochs * batches_per_epoch(stream)
+    if "tokens_per_step" in settings.phases:
+        return math.ceil(batches / phases.mean_batches(settings))
+    size = batches_per_step(settings)
     if isinstance(size, int):
         return math.ceil(batches / size)
     return next(n for n, end in enumerate(accumulate(map(size, count(1))), 1) if end >= batches)
@@ -82,5 +92,7 @@ def mean_batches(settings: ResolvedTraining, stream: Stream | None) -> float:
     """
     if isinstance(stream, RowStream):
         return len(stream.plan(0)) / stream.steps_per_epoch
+    if "tokens_per_step" in settings.phases:
+        return float(phases.mean_batches(settings))
     size, steps = batches_per_step(settings), settings.known_steps or 1
     return size if isinstance(size, int) else sum(map(size, range(1, steps + 1))) / steps

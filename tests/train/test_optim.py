@@ -8,8 +8,9 @@ import torch
 import transformers
 from torch import nn
 
+from nlpkit.train.budget import position
 from nlpkit.train.optim import optimizers
-from nlpkit.train.schedule import ResolvedTraining, lr_factor, position, stable_end
+from nlpkit.train.schedule import ResolvedTraining, lr_factor, stable_end
 
 SCHEDULES = ["constant", "linear", "cosine", "noam", "wsd"]
 
