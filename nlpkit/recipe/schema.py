@@ -14,7 +14,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.objectives.several.members import Member
 from nlpkit.recipe import Recipe, sections
 from nlpkit.recipe.sections import Attention, AttentionLayer, Model, Objective, Side, Tokenizer
-from nlpkit.train.settings import Optimizer, Schedule
+from nlpkit.train.settings import MAY_CHANGE, Optimizer, Schedule
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _PARTS = (Model, Tokenizer, Side, Objective, Member, Attention, AttentionLayer, Optimizer, Schedule)
@@ -45,6 +45,8 @@ def build_schema() -> Schema:
         for part, chosen in configs.items()
     }  # fmt: skip
     defs |= {name_of(part): section for part, section in by_part.items()}
+    train = defs[name_of(fixed["train"])]["properties"]
+    train |= {name: _or_list(train[name]) for name in MAY_CHANGE}
     lengths = defs[name_of(fixed["train"])].pop("anyOf")
     properties = defs.pop(name_of(Recipe))["properties"]
     properties["objective"] |= {"if": {"type": "array"}, "then": _LIST, "else": _OBJECTIVE}
@@ -84,6 +86,21 @@ def _find_fixed() -> dict[str, type[FrozenConfig]]:
     found = {name: sections.config_classes(field.annotation) for name, field in fields}
     return {name: cls for name, classes in found.items() for cls in classes
             if not issubclass(cls, Part)}  # fmt: skip
+
+
+def _or_list(own: Schema) -> Schema:
+    """Return the schema of a setting that may also be a list over the run (`train/phases.py`)."""
+    value = {key: each for key, each in own.items() if key not in ("default", "title")}
+    share = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+    entry = {
+        "type": "object",
+        "properties": {"until": {"description": "share of the run", **share}, "value": value},
+        "required": ["value"],
+        "additionalProperties": False,
+    }
+    listed = {"type": "array", "minItems": 1, "items": entry}
+    described: Schema = {key: own[key] for key in ("description", "default", "title") if key in own}
+    return {**described, "if": {"type": "array"}, "then": listed, "else": value}
 
 
 def _require(name: str, described: Schema) -> Schema:

@@ -103,7 +103,7 @@ class Config(FrozenConfig):
         description="optimizer steps in all; or give epochs, or a budget of time",
     )
     tokens_per_step: int | None = Field(
-        16384, gt=0, le=2**24, description="tokens of an optimizer step; or give rows_per_step"
+        16384, gt=0, le=2**24, description="tokens of an optimizer step, or a list"
     )
     rows_per_step: int | None = Field(
         None,
@@ -138,7 +138,7 @@ class Config(FrozenConfig):
         0.2, ge=0, le=1, description="decay of wsd at the end of the run, as a share of all steps"
     )
     weight_decay: float = Field(
-        0.01, ge=0, description="on matrices and tables only; decoupled, but for sgd"
+        0.01, ge=0, description="on matrices and tables; decoupled, but for sgd; or a list"
     )
     beta1: float = Field(0.9, ge=0, lt=1, description="AdamW's first moment")
     beta2: float = Field(0.999, ge=0, lt=1, description="AdamW's second moment")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from nlpkit import plan as planning
 from nlpkit import recipe
@@ -11,7 +12,7 @@ from nlpkit.train import phases
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.schedule import batches_per_step, resolve_steps
 from nlpkit.train.settings import Config
-from tests import _processes, _tiny
+from tests import _processes, _schema, _tiny
 from tests._timed import FakeTime, Killed, drive
 
 RECIPE = """\
@@ -165,6 +166,18 @@ def test_mistakes_are_named_with_their_line(tmp_path, decay, message) -> None:
     with pytest.raises(UsageError) as raised:
         recipe.load(str(_write(tmp_path, "128", decay)))
     assert message in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("decay", "right"),
+    [(DECAYS, True), ("0.1", True), ("[{util: 0.5, value: 1}, {value: 2}]", False), ("[]", False),
+     ("[{until: 0.5, value: -1}, {value: 2}]", False), ("[{until: 2, value: 1}]", False),
+     ("text", False)],
+)  # fmt: skip
+def test_schema_for_editors_has_the_lists(tmp_path, decay, right) -> None:
+    content = yaml.safe_load(_write(tmp_path, SIZES, decay).read_text(encoding="utf-8"))
+    content["train"]["lr"] = 0.01
+    assert _schema.validator().is_valid(content) is right
 
 
 @pytest.mark.parametrize(
