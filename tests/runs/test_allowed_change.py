@@ -53,7 +53,11 @@ def _content(run: Path) -> dict[Path, bytes]:
     [
         (["model.hidden_size=64"], 2, f"model.hidden_size: 32 then, 64 now; {WEIGHTS}"),
         (["model.num_layers=3"], 2, f"model.num_layers: 2 then, 3 now; {WEIGHTS}"),
-        (["model.family=gpt"], 2, f'model.family: "gpt2" then, "gpt" now; {WEIGHTS}'),
+        (
+            ["model.family=gpt"],
+            2,
+            'model.family: "gpt2" then, "gpt" now, model.passes: 1 then, not set now; ' + WEIGHTS,
+        ),
         (
             ["data.train=[FOLDER/valid.txt]"],
             2,
