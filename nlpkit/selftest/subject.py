@@ -30,6 +30,7 @@ STEPS, SAVE_EVERY, EVAL_EVERY = 6, 2, 3  # of the interrupted run
 # Few words, because the model must learn a leak before it shows: 64 words take twice as long.
 ALPHABET = 16
 WHOLE_ROWS = 16  # rows of one text, which are not cut
+NOISE_ROWS = 256  # that are searched for the lengths of noise
 # The number of tokens of a sentence and of a word in random text.
 SENTENCE, WORD = 6, 2
 
@@ -206,14 +207,10 @@ class Subject:
         return size // SENTENCE * SENTENCE if self.objective.cut_at else size
 
     def draw_noise(self, size: int, rng: np.random.Generator, *words: np.ndarray) -> Source:
-        """Return a piece and negatives of `size` random words each, or a row with random words.
-
-        Args:
-            words: of the piece and of the negatives; default: `self.words` for both.
-        """
+        """Return a piece and negatives of `size` random `words` each, or a row of random words."""
         if isinstance(self.objective, Task):
             return self._draw_noise_row(size, rng)
-        alphabets = words or (self.words, self.words)
+        alphabets = words or (self.words, self.words)  # of the piece, and of the negatives
         piece, *negatives = (
             self._add_flags(rng.choice(alphabets[min(number, 1)], size))
             for number in range(1 + self.objective.negatives)
@@ -221,9 +218,21 @@ class Subject:
         return Source(piece, negatives)
 
     def _draw_noise_row(self, size: int, rng: np.random.Generator) -> Source:
-        row = _shorten(self.examples.source(int(rng.choice(self._cuttable))), size)
+        row = self._noise_row or self.examples.source(int(rng.choice(self._cuttable)))
+        row = _shorten(row, size)
         parts = [rng.choice(self.choose_words(n), len(part)) for n, part in enumerate(row.parts)]
         return Source(replace(row, parts=tuple(part.astype(np.int32) for part in parts)))
+
+    @cached_property
+    def _noise_row(self) -> Item | None:
+        """The row of several texts whose lengths noise has: its shortest text is longest.
+
+        With random lengths a word also says that no text ends there: 0.24 nats in `cpm_ant_nlg`.
+        """
+        sources = map(self.examples.source, self._cuttable[:NOISE_ROWS].tolist())
+        rows = [source for source in sources if isinstance(source, Item)]
+        row = max(rows, key=lambda row: min(map(len, row.parts)))
+        return row if len(row.parts) > 1 else None
 
     def _add_flags(self, ids: np.ndarray) -> Text:
         """Return random ids with artificial flags if the objective has `token_flags`."""

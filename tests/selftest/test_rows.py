@@ -11,7 +11,7 @@ from nlpkit import selftest
 from nlpkit.attention.kinds import causal
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Request
-from nlpkit.objectives import scheduled_sampling, seq2seq
+from nlpkit.objectives import cpm_ant_nlg, scheduled_sampling, seq2seq
 from nlpkit.selftest import leaks
 from nlpkit.selftest.subject import Bench, _is_text
 from nlpkit.tokenizers.library.source_and_target import of_sources
@@ -249,3 +249,30 @@ def test_selftest_of_rows_of_one_text_finds_the_targets_at_its_end(tmp_path: Pat
         passed, figure = leaks.find_leaks(bench.subject)
         assert not passed
         assert "give what is predicted a text of its own" in figure
+
+
+class Seen(cpm_ant_nlg.Objective):
+    """Reads each target where it is predicted."""
+
+    def example(self, item, rng):
+        made = super().example(item, rng)
+        return made | {"input_ids": np.where(made["labels"] < 0, made["input_ids"], made["labels"])}
+
+
+@pytest.mark.slow
+def test_selftest_of_targets_of_different_lengths_knows_where_they_end(tmp_path: Path) -> None:
+    path = _tiny_tasks.task(tmp_path, "nlg", _tiny_tasks.NLG, _tiny_tasks.start(tmp_path))
+    draw = np.random.default_rng(0)
+    texts = ["".join(draw.choice(list("天地人山水花鸟鱼"), n)) for n in draw.geometric(0.5, 60)]
+    _tiny_tasks.write_rows(
+        tmp_path / "nlg.train.jsonl", [{"input": "天地人山水", "target": text} for text in texts]
+    )
+    with _provable.of_recipe(path) as bench:
+        noise = [bench.subject.draw_noise(20, bench.subject.make_rng(n)) for n in range(9)]
+        assert {tuple(map(len, each.texts)) for each in noise} == {tuple(map(len, noise[0].texts))}
+        passed, figure = leaks.find_noise_floor(bench.subject)
+        assert passed, figure
+        _provable.use(bench, Seen)
+        passed, figure = leaks.find_noise_floor(bench.subject)
+        assert not passed
+        assert "below the minimum without a leak" in figure
