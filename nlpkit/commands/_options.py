@@ -105,7 +105,8 @@ class Common:
     )
     method: str | None = option(
         "--method NAME",
-        "how a text is scored; masked models: pll (default) or pll-word-l2r, CPM-Ant: "
+        "how a text is scored; masked models: pll (default) or pll-word-l2r, hybrid: "
+        "log-probability (default) or mntp, CPM-Ant: "
         "infilling (default), infilling-word or generation",
     )
     tokens_per_batch: int = option(

@@ -25,6 +25,7 @@ CAPABILITIES = {
     "context_free": "a state depends on its own token alone",
     "given_positions": "positions may be given, so that they restart within a sequence",
     "ranges": "a token sees the range of its sequence that the objective gives (`seen_range`)",
+    "full_sequences": "all tokens of some sequences see all of them (`hybrid`)",
     "has_vocabulary": "the model reads and predicts tokens",
     "predicts_tokens": "the states that the model returns predict tokens",
     "scores_pairs": "a head scores sequences of two texts",
@@ -156,6 +157,8 @@ class ModelConfig(FrozenConfig):
             found |= {each for each in seen if each is not None}
         if kinds and all({"first", "last"} <= {*kind.module.FIELDS} for kind in kinds):
             found.add("ranges")
+        if "full" in self.ATTENTION_FIELDS and all("full" in k.module.FIELDS for k in kinds):
+            found.add("full_sequences")
         return frozenset(found)
 
     def for_task(self) -> "ModelConfig":

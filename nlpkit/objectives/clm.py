@@ -53,12 +53,12 @@ class Config(FrozenConfig):
 class Objective(TextObjective):
     """Examples and loss of next-token prediction."""
 
-    parts = ("clm",)
-    inputs = ("input_ids",)
+    parts: tuple[str, ...] = ("clm",)
+    inputs: tuple[str, ...] = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     predicts_text = True
-    needs = ("causal",)
-    scoring_methods = ("log-probability",)
+    needs: tuple[str, ...] = ("causal",)
+    scoring_methods: tuple[str, ...] = ("log-probability",)
     answer_method = "log-probability"
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):

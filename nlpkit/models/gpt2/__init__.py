@@ -23,7 +23,7 @@ VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the voc
 class Config(GptConfig):
     """Sizes of a GPT-2."""
 
-    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"context"})
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"context", "full"})
 
     max_positions: Size = Field(1024, description="learned positions: the longest sequence")
     intermediate_size: Size | None = Field(

@@ -5,7 +5,7 @@ al. 2023, arXiv:2305.13245). The variants differ in biases, norms of queries and
 The defaults are those of LLaMA's 7B.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -31,6 +31,8 @@ HAVE = {
 
 class Config(RotaryDecoderConfig):
     """Sizes of a LLaMA, and which of its kin it is."""
+
+    ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"full"})
 
     variant: Literal["llama", "mistral", "qwen2", "qwen3"] = Field(
         "llama",
