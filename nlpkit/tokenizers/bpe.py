@@ -60,7 +60,8 @@ class Tokenizer(LibraryTokenizer):
     def load(cls, path: str | Path) -> Self:
         """Read a directory in any of its layouts, or a file; raise `FileError` if unfit."""
         place = Path(path)
-        settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
+        folder = place if place.is_dir() else place.parent
+        settings = named_tokens.read_settings(folder)
         if file := pieces.find(place):
             text = pieces.load(file, settings).to_str()
         elif found := merge_files.find(place, _FILES):
@@ -68,8 +69,9 @@ class Tokenizer(LibraryTokenizer):
         else:
             text, file = text_files.read(path, "tokenizer.json")
         made = cls(text, str(file))
-        if made.special_id(_END) is None or _ends_otherwise(settings):
-            made._use(made._named(settings, file))
+        otherwise = made.special_id(_END) is None or _ends_otherwise(settings)
+        names = made._named(settings, file) if otherwise else {}
+        made._use(names, named_tokens.find_kept(folder, made._library))
         template = settings.get("chat_template")
         made.chat_template = template if isinstance(template, str) else None
         return made

@@ -93,6 +93,47 @@ def test_end_of_a_turn_ends_a_text_where_qwen_says_so_and_is_kept(tmp_path: Path
     assert tokenizer_files.load(tmp_path)[1].eos_id == 0
 
 
+def _modernbert(folder: Path) -> Path:
+    """Save what answerdotai/ModernBERT-base names, which is neither begin nor end of a text."""
+    folder.mkdir()
+    made = bpe.Tokenizer.train([TEXT] * 3, bpe.Config(vocab_size=270))
+    names = {f"{n}_token": f"[{n.upper()}]" for n in ("unk", "cls", "sep", "pad", "mask")}
+    text = made._library.to_str().replace('"<pad>"', '"<|padding|>"')
+    (folder / "tokenizer.json").write_text(text, "utf-8")
+    bpe.Tokenizer.load(folder).extended(names.values()).save(folder)
+    settings = {**names, "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_special_tokens_of_modernbert_stay_named(tmp_path: Path) -> None:
+    theirs = AutoTokenizer.from_pretrained(_modernbert(tmp_path / "0"))
+    expected = theirs.special_tokens_map
+    assert expected["pad_token"] == "[PAD]"
+    for number in range(2):
+        _, opened = tokenizer_files.load(tmp_path / str(number))
+        assert opened.pad_id == theirs.pad_token_id
+        assert opened.eos_id == opened.special_id("<|endoftext|>")  # between documents
+        pickle.loads(pickle.dumps(opened)).save(tmp_path / str(number + 1))
+        again = AutoTokenizer.from_pretrained(tmp_path / str(number + 1))
+        assert again.special_tokens_map == expected
+        texts = again(["a", "the cat"], padding=True).input_ids
+        assert texts == theirs(["a", "the cat"], padding=True).input_ids
+    assert opened.extended(["[X]"]).pad_id == theirs.pad_token_id
+
+
+def test_end_that_pads_stays_named_and_is_no_padding_here(tmp_path: Path) -> None:
+    bpe.Tokenizer.train([TEXT] * 3, bpe.Config(vocab_size=270)).save(tmp_path)
+    names = {f"{role}_token": "<|endoftext|>" for role in ("bos", "eos", "pad")}
+    settings = {**names, "tokenizer_class": "GPT2Tokenizer"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    for _ in range(2):
+        _, opened = tokenizer_files.load(tmp_path)
+        assert opened.pad_id == opened.special_id("<pad>")
+        opened.save(tmp_path)
+        assert AutoTokenizer.from_pretrained(tmp_path).pad_token == "<|endoftext|>"
+
+
 def test_end_of_what_is_generated_is_not_the_end_of_texts(tmp_path: Path) -> None:
     made = unigram.Tokenizer.train([TEXT] * 9, unigram.Config(vocab_size=320)).extended(["<end>"])
     tokenizer_files.save(made, tmp_path, tokenizer_files.Use(end="<end>"))

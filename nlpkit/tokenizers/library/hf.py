@@ -89,11 +89,20 @@ class LibraryTokenizer(ABC):
         self.mask_id = self._id(self.mask)
         self._use({})
 
-    def _use(self, names: Mapping[str, str | None]) -> None:
-        """Take tokens, by their names in `tokenizer_config.json`, in place of those of the kind."""
+    def _use(
+        self, names: Mapping[str, str | None], kept: Mapping[str, str | None] | None = None
+    ) -> None:
+        """Take tokens, by their names in `tokenizer_config.json`, in place of those of the kind.
+
+        Those that are `kept` are written again; of them only a `pad_token` of its own is used.
+        """
         own = {"bos_token": self.bos, "eos_token": self.eos, "unk_token": self.unk}
-        self._names = names
+        self._names, self._kept = names, dict(kept or {})
         self._tokens = {**own, "pad_token": self.pad, **names}
+        pad, rest = self._kept.get("pad_token"), {**self._kept, "pad_token": None}
+        others = {*own.values(), *rest.values()} - {None}
+        if pad is not None and "pad_token" not in names and pad not in others:
+            self._tokens["pad_token"] = pad
         self.bos_id = self._id(self._tokens["bos_token"])
         self.eos_id = self._id(self._tokens["eos_token"])
         self.unk_id = self._id(self._tokens["unk_token"])
@@ -123,6 +132,7 @@ class LibraryTokenizer(ABC):
             **self._tokens,
             "mask_token": frame.mask or self.mask,
             **{"cls_token": frame.cls or self.cls, "sep_token": frame.sep or self.sep},
+            **self._kept,
         }
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -209,15 +219,18 @@ class LibraryTokenizer(ABC):
         added = [AddedToken(token, special=True, normalized=False) for token in tokens]
         library.add_special_tokens(added)
         names = {token.content for token in added}
+        kept = dict(self._kept)
         for frame in _frames({*self._special, *names}):
             if names & {*frame.tokens, frame.mask}:
+                for role in ("cls_token", "sep_token", "mask_token"):
+                    kept.pop(role, None)
                 ids = [(token, library.token_to_id(token)) for token in sorted(frame.tokens)]
                 library.post_processor = processors.TemplateProcessing(
                     single=frame.single, pair=frame.pair, special_tokens=ids
                 )
                 break
         made = type(self)(library.to_str())
-        made._use(self._names)
+        made._use(self._names, kept)
         made.chat_template = self.chat_template
         return made
 

@@ -15,17 +15,25 @@ from nlpkit.tokenizers.library import text_files
 _ADDED = "added_tokens.json"
 # In our `tokenizer_config.json`: the tokens of roles, of which `eos_token` there may be another.
 NAMES = "nlpkit_names"
+# Roles of which a kind may know nothing, and classes of transformers that have no tokens of theirs.
+_KEPT = ("unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
+_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def read_settings(folder: Path) -> JsonObject:
     """Return the content of `tokenizer_config.json`, and of what older versions had beside it."""
-    found: JsonObject = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        found |= read_json(folder / name) if (folder / name).is_file() else {}
+    found = _read(folder)
     if (folder / "chat_template.jinja").is_file():
         found["chat_template"] = text_files.read(folder, "chat_template.jinja")[0]
     names = found.get(NAMES)
     return {**found, **names} if isinstance(names, dict) else found
+
+
+def _read(folder: Path) -> JsonObject:
+    found: JsonObject = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        found |= read_json(folder / name) if (folder / name).is_file() else {}
+    return found
 
 
 def find_names(
@@ -44,6 +52,24 @@ def find_names(
         if not known and token not in (None, default):
             raise FileError(f"{file}: has no token {token!r}, which is the {role}")
     return names
+
+
+def find_kept(folder: Path, library: Library) -> dict[str, str | None]:
+    """Return the roles that files name beside what begins and ends a text, to be named again.
+
+    Where the class has no tokens of its own, `bos_token` and `eos_token` that are not named are
+    None: ModernBERT has neither.
+    """
+    settings = _read(folder)
+    found = {role: written(settings.get(role)) for role in _KEPT}
+    kept: dict[str, str | None] = {
+        role: token
+        for role, token in found.items()
+        if isinstance(token, str) and library.token_to_id(token) is not None
+    }
+    if kept and settings.get("tokenizer_class") in _CLASSES:
+        kept |= {role: None for role in ("bos_token", "eos_token") if settings.get(role) is None}
+    return kept
 
 
 def add_tokens(library: Library, settings: JsonMapping, file: Path) -> None:
