@@ -6,6 +6,7 @@ The tables of names and settings are those of the family (`FORMAT`, `models/form
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -161,7 +162,7 @@ def from_hf(
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         shapes |= head.shapes(config.state_size, len(state[HEAD]))
-    hf_layout.check_tensors(directory, state, shapes)
+    hf_layout.check_tensors(directory, state, shapes, partial(_describe, form))
     return Loaded(config, state, missing, tuple(sorted(unused)), head)
 
 
@@ -181,6 +182,13 @@ def _match(
     model = meta_model(module.Model, config, vocab_size)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return config, state, unused, shapes
+
+
+def _describe(form: HfFormat, ours: str) -> str:
+    """Return the name of a parameter, and those in files if they are other ones."""
+    names = dict.fromkeys(name.key for name in hf_format.names_of(form, ours))
+    theirs = ", ".join(names)
+    return ours if theirs in ("", ours) else f"{ours} (in files {theirs})"
 
 
 def _find_missing(
