@@ -105,9 +105,8 @@ class Common:
     )
     method: str | None = option(
         "--method NAME",
-        "how a text is scored; masked models: pll (default) or pll-word-l2r, hybrid: "
-        "log-probability (default) or mntp, CPM-Ant: "
-        "infilling (default), infilling-word or generation",
+        "how a text is scored; masked models: pll (default), pll-word-l2r; hybrid: log-probability "
+        "(default), mntp; CPM-Ant: infilling (default), infilling-word, generation",
     )
     tokens_per_batch: int = option(
         "--tokens-per-batch N", "changes only the speed", default=4096, min=1

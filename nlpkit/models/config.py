@@ -35,6 +35,7 @@ CAPABILITIES = {
     "reads_images": "the model reads images, cut into patches",
     "two_vocabularies": "sources may have a vocabulary of their own",
 }
+OF_FIELDS = {"ranges": {"first", "last"}, "full_sequences": {"full"}}  # that all kinds read
 
 # Settings that families have in common.
 Activation = Annotated[
@@ -155,10 +156,8 @@ class ModelConfig(FrozenConfig):
         seen = {kind.visibility for kind in kinds} if kinds else {self.visibility}
         if len(seen) == 1:
             found |= {each for each in seen if each is not None}
-        if kinds and all({"first", "last"} <= {*kind.module.FIELDS} for kind in kinds):
-            found.add("ranges")
-        if "full" in self.ATTENTION_FIELDS and all("full" in k.module.FIELDS for k in kinds):
-            found.add("full_sequences")
+        read = self.ATTENTION_FIELDS.intersection(*(kind.module.FIELDS for kind in kinds))
+        found |= {word for word, fields in OF_FIELDS.items() if kinds and fields <= read}
         return frozenset(found)
 
     def for_task(self) -> "ModelConfig":
@@ -179,8 +178,7 @@ class ModelConfig(FrozenConfig):
         return tuple(map(self._with_defaults, self.attention)) or self.default_attention
 
     def _with_defaults(self, choice: AttentionChoice) -> AttentionChoice:
-        own = self.default_attention
-        return choice.with_defaults(own[0].visibility, self.position_limit)
+        return choice.with_defaults(self.default_attention[0].visibility, self.position_limit)
 
     @property
     def has_default_attention(self) -> bool:

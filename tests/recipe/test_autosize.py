@@ -228,7 +228,7 @@ MISTAKES = {
     "model.hiden_size=x": "--set model.hiden_size: unknown setting, did you mean hidden_size?",
     "attention={kind: full}": "--set attention: attention.kind: full is bidirectional, and clm "
     "needs causal (a state depends only on its own token and the tokens to its left); kinds that "
-    "fit: block_local, causal, disentangled, fixed, local_window, longformer, lsh, "
+    "fit: block_local, causal, disentangled, fixed, hybrid, local_window, longformer, lsh, "
     "memory_compressed, relative_bias_causal, relative_keys, strided",
     "model={family: null, size: 3M}": "--set model: model.family: missing (model family: "
     f"{', '.join(registry.names('models'))})",
