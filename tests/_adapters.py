@@ -99,6 +99,9 @@ TARGETS = {
     "gpt_neox": ["query_key_value", "dense_4h_to_h"],
     "llama": ["v_proj", "mlp.down_proj"],
     "modernbert": ["Wqkv", "mlp.Wo"],
+    "modernbert_decoder": ["k_proj", "mlp.Wi"],
+    "distilbert": ["q_lin", "ffn.lin2"],
+    "deberta_v2": ["value_proj", "intermediate.dense"],
 }
 # Encoders, which transformers opens with both their heads.
 _ENCODER = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48}
@@ -144,7 +147,7 @@ def base(family: str, directory: Path) -> nn.Module:
 def theirs(family: str, directory: Path) -> nn.Module:
     """Return transformers' model of a directory."""
     kind: Any = AutoModelForPreTraining if family in ENCODERS else AutoModelForCausalLM
-    if family == "modernbert":
+    if family in ("modernbert", "distilbert", "deberta_v2"):
         kind = AutoModelForMaskedLM
     if family == "vit":
         kind = AutoModelForImageClassification

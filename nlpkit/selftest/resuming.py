@@ -4,6 +4,7 @@ The proofs call `pretrain`, `save` and `hf_layout`, in a temporary directory.
 """
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -89,15 +90,20 @@ def _open_in_transformers(path: Path, whole: HfFormat) -> tuple[str, list[str]]:
         state, form = theirs.state_dict(), whole.folders.get(folder, whole)
         parts = {key.rpartition("/"): tensor for key, tensor in tensors.items()}
         ours = {
-            key: tensor
+            _find_key(form, key, state): tensor
             for (of, _, key), tensor in parts.items()
             if of == folder and not matches(form.beside, key)
         }
-        ours = {key if key in state else in_memory(form, key): each for key, each in ours.items()}
         names = sorted(state.keys() | ours.keys())
         wrong += [key for key in names if not _same(ours.get(key), state.get(key))]
         opened.append(name)
     return " and ".join(opened), wrong
+
+
+def _find_key(form: HfFormat, key: str, state: Mapping[str, Tensor]) -> str:
+    """Return what a model in memory calls a tensor; a body alone has no prefix."""
+    names = (key, in_memory(form, key), key.removeprefix(form.body))
+    return next((name for name in names if name in state), key)
 
 
 def _same(one: Tensor | None, two: Tensor | None) -> bool:

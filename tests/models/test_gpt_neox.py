@@ -21,13 +21,9 @@ from nlpkit.attention.cache import Cache
 from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
-from nlpkit.generate.engine import generate
-from nlpkit.generate.rows import Rules
-from nlpkit.generate.settings import Settings
 from nlpkit.models.gpt_neox import Config
 from nlpkit.models.gpt_neox.model import TASK_HEADS, Model
 from nlpkit.models.layers.head import Head
-from nlpkit.objectives import clm
 from tests._formats import from_hf, to_hf
 
 VOCAB = 61
@@ -136,24 +132,6 @@ def test_generation_with_a_cache_equals_without(pair) -> None:
         states = [model((7,), ids[:7], cache=cache)]
         states += [model((1,), ids[i : i + 1], cache=cache) for i in range(7, 24)]
         torch.testing.assert_close(torch.cat(states), whole, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("pair", ["pythia"], indirect=True)
-def test_texts_of_generation_equal_transformers(pair, beam: int) -> None:
-    theirs, model = pair
-    objective = clm.Objective(clm.Config(max_length=40), _Tokenizer(), model.config)
-    texts = [_ids(n, seed=n).tolist() for n in (5, 9, 2)]
-    prompts = [objective.continue_text(ids, 12) for ids in texts]
-    settings = Settings(beam=beam, max_new_tokens=12, length_penalty=1.0)
-    found = list(generate(model, prompts, settings, Rules((0,), objective.suppress_tokens)))
-    for ids, answers in zip(texts, found, strict=True):
-        whole = theirs.generate(
-            torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-            max_new_tokens=12, num_beams=beam, do_sample=False, eos_token_id=0, pad_token_id=0,
-        )  # fmt: skip
-        new = whole[0, len(ids) :].tolist()
-        assert [*answers[0].ids] == (new[: new.index(0)] if 0 in new else new)
 
 
 def test_files_of_pythia_with_saved_masks_and_its_settings_are_read(tmp_path) -> None:

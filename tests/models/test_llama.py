@@ -18,15 +18,10 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
-from nlpkit.generate.engine import generate
-from nlpkit.generate.rows import Rules
-from nlpkit.generate.settings import Settings
 from nlpkit.models.layers.head import Head
 from nlpkit.models.layers.packs import last_states
 from nlpkit.models.llama import Config
 from nlpkit.models.llama.model import Model
-from nlpkit.objectives import clm
-from tests import _tiny
 from tests._formats import from_hf, to_hf
 
 VOCAB = 61
@@ -159,24 +154,6 @@ def test_generation_with_a_cache_equals_without(pair) -> None:
         torch.testing.assert_close(torch.cat(states), whole, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-@pytest.mark.parametrize("pair", ["llama 3.2", "mistral", "qwen3"], indirect=True)
-def test_texts_of_generation_equal_transformers(pair, beam: int) -> None:
-    theirs, model = pair
-    objective = clm.Objective(clm.Config(max_length=40), _Tokenizer(), model.config)
-    texts = [_ids(n, seed=n).tolist() for n in (5, 9, 2)]
-    prompts = [objective.continue_text(ids, 12) for ids in texts]
-    settings = Settings(beam=beam, max_new_tokens=12, length_penalty=1.0)
-    found = list(generate(model, prompts, settings, Rules((0,), objective.suppress_tokens)))
-    for ids, answers in zip(texts, found, strict=True):
-        whole = theirs.generate(
-            torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
-            max_new_tokens=12, num_beams=beam, do_sample=False, eos_token_id=0, pad_token_id=0,
-        )  # fmt: skip
-        new = whole[0, len(ids) :].tolist()
-        assert [*answers[0].ids] == (new[: new.index(0)] if 0 in new else new)
-
-
 def test_old_files_with_saved_frequencies_and_few_settings_are_read(tmp_path) -> None:
     theirs = _theirs("llama")
     theirs.save_pretrained(tmp_path)
@@ -278,27 +255,3 @@ def test_windows_are_kinds_of_attention() -> None:
     assert Config(variant="mistral", **sizes).kinds == (near,)
     assert Config(variant="qwen2", full_layers=2, **sizes).kinds == (causal, causal, near)
     assert Config(variant="qwen2", full_layers=3, **sizes).kinds == (causal,)
-
-
-RECIPE = """\
-name: tiny
-model: {family: llama, hidden_size: 32, num_layers: 2, num_heads: 4, num_key_heads: 2,
-  intermediate_size: 48, max_positions: 64, variant: mistral, sliding_window: 9}
-tokenizer: {kind: bpe, vocab_size: 400, min_frequency: 1}
-data: {train: [TRAIN], valid: [VALID]}
-objective: {name: clm, max_length: 64}
-train: {steps: 8, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, schedule: cosine,
-  warmup_steps: 2, precision: fp32, eval_every: 4, save_every: 4, keep: 2}
-"""
-
-
-@pytest.mark.slow
-def test_run_stopped_and_resumed_is_the_uninterrupted_one(tmp_path) -> None:
-    path = _tiny.write(tmp_path, text=RECIPE)
-    whole = _tiny.pretrain(path, tmp_path / "whole")
-    broken = _tiny.pretrain_with_stops(path, tmp_path / "broken", [5, 8])
-    assert _tiny.metrics(tmp_path / "whole") == _tiny.metrics(tmp_path / "broken")
-    one, two = hf_layout.read(whole)[1], hf_layout.read(broken)[1]
-    assert all(torch.equal(one[name], two[name]) for name in one.keys() | two.keys())
-    theirs = AutoModelForCausalLM.from_pretrained(whole)
-    assert (theirs.config.model_type, theirs.config.sliding_window) == ("mistral", 9)
