@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -62,7 +62,7 @@ class Tokenizer(LibraryTokenizer):
 
     kind = "unigram"
     model = "Unigram"
-    files = ("tokenizer.json", *pieces.FILES)
+    files: ClassVar[tuple[str, ...]] = ("tokenizer.json", *pieces.FILES)
     eos = "</s>"
     unk = "<unk>"
     pad = "<pad>"
