@@ -14,6 +14,7 @@ from itertools import islice
 
 import numpy as np
 
+from nlpkit.config import FrozenConfig
 from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
@@ -144,6 +145,21 @@ def read_rows(
                 yield Row(values, file.name, line)
         if not found and config.on_error == "stop":
             raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
+
+
+def read_texts(
+    rows: Iterable[Row], task: type[Task], settings: FrozenConfig, config: Config, counts: Counts
+) -> Iterator[str]:
+    """Yield the texts of rows that train a tokenizer; wrong rows are counted.
+
+    Raises:
+        DataError: a row is wrong, and `config.on_error` is `stop`.
+    """
+    for row in rows:
+        try:
+            yield from task.vocabulary_texts(settings, row)
+        except RowError as error:
+            _count_bad(error, row.file, row.line, config, counts)
 
 
 def _count_bad(error: RowError, file: str, line: int, config: Config, counts: Counts) -> None:

@@ -17,7 +17,7 @@ from nlpkit.data import formats
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import Input
-from nlpkit.data.items import read_rows
+from nlpkit.data.items import read_rows, read_texts
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
@@ -81,8 +81,8 @@ class TrainingText:
         if columns and "parallel" not in found:  # rows that have their texts in other columns
             are_rows |= config.text_key == "text" and "text" not in columns
         if columns and are_rows:
-            for row in self.rows(columns, counts):
-                yield from objective.vocabulary_texts(first.config, row)
+            rows = self.rows(columns, counts)
+            yield from read_texts(rows, objective, first.config, config, counts)
             return
         stop = self.callbacks.should_stop
         for document in read_documents(

@@ -72,8 +72,7 @@ class Tokenizer(LibraryTokenizer):
         otherwise = made.special_id(_END) is None or _ends_otherwise(settings)
         names = made._named(settings, file) if otherwise else {}
         made._use(names, named_tokens.find_kept(folder, made._library))
-        template = settings.get("chat_template")
-        made.chat_template = template if isinstance(template, str) else None
+        made.chat_template = named_tokens.find_template(settings)
         return made
 
     def _named(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:

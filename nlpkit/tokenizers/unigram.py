@@ -82,6 +82,7 @@ class Tokenizer(LibraryTokenizer):
             text, file = text_files.read(path, "tokenizer.json")
         made = cls(text, str(file))
         made._use(made._choose_names(settings, file))
+        made.chat_template = named_tokens.find_template(settings)
         return made
 
     def _choose_names(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:

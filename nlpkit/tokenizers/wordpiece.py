@@ -88,19 +88,23 @@ class Tokenizer(LibraryTokenizer):
             FileError: the files are missing or unfit.
         """
         file = Path(path)
+        settings = named_tokens.read_settings(file if file.is_dir() else file.parent)
         if file.is_dir() and not (file / "tokenizer.json").exists():
             file /= _VOCABULARY
         if file.suffix != ".txt":
-            return super().load(path)
+            made = super().load(path)
+            made.chat_template = named_tokens.find_template(settings)
+            return made
         text, file = text_files.read(file, _VOCABULARY)
-        settings = named_tokens.read_settings(file.parent)
         if (other := settings.get("tokenizer_class")) in _OTHERS:
             raise FileError(f"{file}: {other} cuts words in another way; {pieces.REMEDY}")
         vocabulary = _vocabulary(text, str(file))
         normalizer = _read_normalizer(file.parent / "tokenizer_config.json")
         library = _library(vocabulary, normalizer)
         named_tokens.add_tokens(library, settings, file)
-        return cls(library.to_str(), str(file))
+        made = cls(library.to_str(), str(file))
+        made.chat_template = named_tokens.find_template(settings)
+        return made
 
     def _characters(self, token: str) -> int:
         return len(token.removeprefix("##")) if len(token) > 2 else len(token)

@@ -15,7 +15,7 @@ from nlpkit.models.gpt2 import Config as ModelSettings
 from nlpkit.objectives.chat import Config, Objective
 from nlpkit.objectives.tasks.conversations import CHATML
 from nlpkit.runs.open_checkpoint import open_checkpoint
-from nlpkit.tokenizers import bpe
+from nlpkit.tokenizers import bpe, unigram, wordpiece
 from tests import _tiny
 
 MARKED = CHATML
@@ -106,6 +106,31 @@ def test_ids_and_targets_are_those_of_transformers(template, tokenizer, tmp_path
                 "input_ids"
             ]
         )
+
+
+@pytest.mark.parametrize(
+    ("kind", "template"),
+    [
+        (unigram, MARKED),
+        (unigram, UNMARKED.replace("bos_token + ", "")),
+        (wordpiece, MARKED),
+    ],
+    ids=["unigram-marked", "unigram-unmarked", "wordpiece"],
+)
+def test_template_in_files_of_other_kinds_is_read(kind, template, tmp_path) -> None:
+    made = kind.Tokenizer.train(TEXTS * 3, kind.Config(vocab_size=400))
+    if template is MARKED:
+        made = made.extended(["<|im_start|>", "<|im_end|>"])
+    made.save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text(template, "utf-8")
+    read = kind.Tokenizer.load(tmp_path)
+    objective = Objective(Config(max_length=400), read, ModelSettings())
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    for messages in _conversations():
+        row = _row(messages=messages)
+        item = objective.item(row, objective.encode([*objective.texts(row)]))
+        expected = theirs.apply_chat_template(messages, return_dict=True)["input_ids"]
+        assert item.parts[0].tolist() == expected
 
 
 def test_example_predicts_the_turns_and_their_ends_alone(tokenizer) -> None:
@@ -207,6 +232,22 @@ def test_run_answers_conversations(tmp_path: Path, capsys: pytest.CaptureFixture
     asked = theirs.apply_chat_template(talk[0][:1], add_generation_prompt=True, return_dict=True)
     opened.objective.reads_json = True
     assert opened.objective.encode_input(lines[0]) == asked["input_ids"]
+
+
+def test_wrong_row_is_named_while_the_tokenizer_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    right = json.dumps({"messages": TALK}) + "\n"
+    rows.write_text(right * 8 + '{"messages": [{"role": "user", "content": 3}]}\n', "utf-8")
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE.replace("ROWS", str(rows)).replace("steps: 30", "steps: 1"), "utf-8")
+    command = ["pretrain", str(path), "--out", str(tmp_path / "run"), "--device", "cpu"]
+    assert cli.run(command) == 3
+    shown = capsys.readouterr().err.strip().split("\n")[-1]
+    assert "rows.jsonl:9: message 1" in shown
+    assert cli.run([*command, "--set", "data.on_error=skip"]) == 0
+    assert "skipped" in capsys.readouterr().err
 
 
 def test_model_without_template_cannot_chat(tmp_path: Path) -> None:

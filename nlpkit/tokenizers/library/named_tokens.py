@@ -29,6 +29,12 @@ def read_settings(folder: Path) -> JsonObject:
     return {**found, **names} if isinstance(names, dict) else found
 
 
+def find_template(settings: JsonMapping) -> str | None:
+    """Return the chat template; a list of several named ones is not read."""
+    template = settings.get("chat_template")
+    return template if isinstance(template, str) else None
+
+
 def _read(folder: Path) -> JsonObject:
     found: JsonObject = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
