@@ -19,6 +19,10 @@ USUAL = {
     "max_position_embeddings": 64,
 }  # fmt: skip
 KEYS = {**USUAL, "num_key_value_heads": 2}
+LLAMA3 = {  # as of Llama 3.2
+    "rope_type": "llama3", "rope_theta": 500000.0, "factor": 4.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
 ROLES = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
 
 
@@ -59,11 +63,8 @@ class Layout(NamedTuple):
     settings: dict[str, Any]
     tokens: Callable[[Path], int] = _byte_pairs
     ties: tuple[bool, ...] = (True, False)
-    # Settings with which a head has an odd number of channels that turn, and what is said then.
-    odd: tuple[dict[str, Any], str] | None = None
 
 
-ODD = ({"num_attention_heads": 32}, "rotary positions need pairs")
 LAYOUTS = {
     "distilbert": Layout(
         "distilbert", "DistilBertForMaskedLM",
@@ -76,15 +77,13 @@ LAYOUTS = {
          "window_size": 5, "attention_types": [[["global", "local"], 1]]}, ties=(True,),
     ),
     "llama": Layout(
-        "llama", "LlamaForCausalLM", KEYS,
-        odd=({"head_dim": 7}, "heads are 7 wide; rotary positions need pairs"),
+        "llama", "LlamaForCausalLM", {**KEYS, "rope_parameters": LLAMA3},
     ),
     "mistral": Layout("llama", "MistralForCausalLM", {**KEYS, "sliding_window": 5}),
     "qwen2": Layout("llama", "Qwen2ForCausalLM", KEYS),
     "qwen3": Layout("llama", "Qwen3ForCausalLM", {**KEYS, "head_dim": 16}),
     "gpt_neox": Layout(
         "gpt_neox", "GPTNeoXForCausalLM", {**USUAL, "rotary_pct": 0.25},
-        odd=({"rotary_pct": 0.4}, "of 8 channels are 3; rotary positions need pairs"),
     ),
     "deberta-v2": Layout(
         "deberta_v2", "DebertaV2ForMaskedLM",
@@ -93,11 +92,11 @@ LAYOUTS = {
          "type_vocab_size": 0}, _unigram,
     ),
     "modernbert": Layout(
-        "modernbert", "ModernBertForMaskedLM", {**USUAL, "local_attention": 6}, _modernbert, odd=ODD
+        "modernbert", "ModernBertForMaskedLM", {**USUAL, "local_attention": 6}, _modernbert
     ),
     "modernbert-decoder": Layout(
         "modernbert_decoder", "ModernBertDecoderForCausalLM", {**USUAL, "local_attention": 6},
-        _modernbert, odd=ODD,
+        _modernbert,
     ),
 }  # fmt: skip
 DECODERS = [name for name, each in LAYOUTS.items() if each.architecture.endswith("CausalLM")]

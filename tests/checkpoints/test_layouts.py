@@ -32,7 +32,7 @@ def test_logits_of_a_pack_are_those_of_a_padded_batch(name: str, tie: bool, tmp_
 
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any], str], object]
-# What is done to tensors and settings, the last line's part, or that it is a warning.
+# What is done to tensors and settings, and what the line says.
 FAULTS: dict[str, tuple[Change, str]] = {
     "shape": (
         lambda tensors, settings, name: tensors.update({name: torch.zeros(3, 5)}),

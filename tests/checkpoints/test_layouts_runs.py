@@ -19,7 +19,7 @@ from tests._layouts import DECODERS, LAYOUTS, TEXTS, assert_same_logits, theirs
 ROOT = Path(__file__).resolve().parents[2]
 # A recipe and its family, or its variant.
 PROVEN = (
-    ("bert_wwm_zh", "model.family=distilbert"), ("gpt2", "model.family=gpt_neo"),
+    ("distilbert", "model.family=distilbert"), ("gpt_neo", "model.family=gpt_neo"),
     ("llama", "model.variant=mistral"), ("llama", "model.variant=qwen2"),
     ("llama", "model.variant=qwen3"), ("llama", "model.variant=llama"),
     ("gpt_neox", "model.family=gpt_neox"), ("deberta", "model.family=deberta_v2"),

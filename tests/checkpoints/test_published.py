@@ -211,3 +211,40 @@ def test_published_task_keeps_its_layer_and_its_name(name: str, tmp_path: Path) 
     assert again.config.architectures == [name]
     for key, tensor in before.state_dict().items():
         assert torch.equal(again.state_dict()[key], tensor), key
+
+
+@pytest.mark.parametrize(
+    ("layout", "family"),
+    [
+        ("xlm-roberta-base", "roberta"), ("camembert-base", "roberta"),
+        ("chinese-macbert-base", "bert"), ("distilgpt2", "gpt2"),
+    ],
+)  # fmt: skip
+def test_run_from_an_alias_says_the_familys_own_name_and_opens(
+    layout: str, family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.txt").write_text("\n".join(TEXTS), "utf-8")
+    objective, auto = "mlm", transformers.AutoModelForMaskedLM
+    if family == "gpt2":
+        objective, auto = "clm", transformers.AutoModelForCausalLM
+    (tmp_path / "tuned.yaml").write_text(
+        f"name: tuned\nout: {tmp_path}/run\ninit_from: {_publish(tmp_path / layout, layout)}\n"
+        f"data: {{train: [{tmp_path}/t.txt], valid: [{tmp_path}/t.txt]}}\n"
+        f"objective: {{name: {objective}, max_length: 24}}\n"
+        "train: {steps: 2, tokens_per_step: 128, lr: 1.0e-3, warmup_steps: 1, precision: fp32}\n"
+    )
+    assert cli.run(["pretrain", str(tmp_path / "tuned.yaml"), "--device", "cpu"]) == 0
+    made = capsys.readouterr().out.splitlines()[-1]
+    opened = open_checkpoint(made, device="cpu", warn=pytest.fail)
+    theirs = auto.from_pretrained(made).eval()
+    assert theirs.config.model_type == family
+    rows, close = opened.tokenizer.vocab_size, {"atol": 1e-5, "rtol": 1e-4}
+    with torch.no_grad():
+        expected = _logits(theirs, rows, is_ours=False)
+        torch.testing.assert_close(_logits(opened.model, rows, is_ours=True), expected, **close)
+    ours, released = map(transformers.AutoTokenizer.from_pretrained, (made, tmp_path / layout))
+    assert ours(TEXTS[:3]).input_ids == released(TEXTS[:3]).input_ids
+    named = dict(released.special_tokens_map)
+    if family == "gpt2":
+        del named["unk_token"]  # which bytes never need
+    assert {role: ours.special_tokens_map.get(role) for role in named} == named

@@ -21,8 +21,7 @@ from nlpkit.commands import _parts
 
 ROOT = Path(__file__).resolve().parents[2]
 # The recipe of a family, and that of an objective, where it has another name.
-FAMILIES = {"deberta_v2": "deberta", "distilbert": "bert", "gpt": "gpt1", "gru": "lstm"}
-FAMILIES |= {"gpt_neo": "gpt2", "rnn": "lstm", "xlm": "xlm_tlm"}
+FAMILIES = {"deberta_v2": "deberta", "gpt": "gpt1", "gru": "lstm", "rnn": "lstm", "xlm": "xlm_tlm"}
 OBJECTIVES = {
     "blank_infilling": "glm", "chat": "gpt2_chat", "classification": "gpt1_classify",
     "clm": "gpt2", "denoising": "bart", "entailment": "gpt1_entail",
