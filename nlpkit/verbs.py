@@ -23,7 +23,7 @@ Results are on stdout, everything else on stderr. Exit codes:
     3  input data
     4  files and disk: missing, no permission, no space
     5  the training diverged
-    6  a score is below --fail-under, or above --fail-over
+    6  a score fails --fail-under or --fail-over, or a run is not reproduced
     7  not enough memory
    75  try again: the run directory is in use, or the time limit is reached
   129, 130, 143  stopped by a signal, after saving

@@ -34,7 +34,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
-from nlpkit.runs import init_vectors, soft_prompts
+from nlpkit.runs import again, init_vectors, soft_prompts
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
 
@@ -69,7 +69,9 @@ def model_part(
     loaded = _loaded(resolved, family, directory, settings, tensors)
     part.config = loaded.config
     part.warnings = loaded.warnings("set to 0" if _has_base(recipe) else "randomly initialized")
-    part.start = None if own else {**loaded.state, **objective_heads.read(directory)}
+    if not own:
+        part.start = {**loaded.state, **objective_heads.read(directory)}
+        part.source_weights = again.describe_source(directory)
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     _set_config(recipe, part, directory, loaded.config)
     if part.start is not None and part.config != loaded.config:

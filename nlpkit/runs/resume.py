@@ -23,7 +23,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import Run, from_first
-from nlpkit.runs.save import find_not_finite
+from nlpkit.runs.save import find_not_finite, state_text, write_start
 from nlpkit.train import shards
 from nlpkit.train.state import State
 
@@ -79,6 +79,30 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
             "to rounding, not bit for bit"
         )
     return checkpoint, state
+
+
+def write(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
+    """Write that the run goes on from a checkpoint of its own, or of another run."""
+    path = run.directory.path
+    if not files.list_directories(path):
+        write_start(run)
+        run.directory.set_status(resumed_from=str(checkpoint.path))
+    elif changed := changes.list_changes(run.directory, run.resolved):  # allowed ones
+        run.directory.write_recipe(run.resolved)
+        run.directory.set_status(changed_settings=[*changed])
+    # The run may have been killed just before the pointers were set.
+    if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
+        files.set_pointer(path, "latest", checkpoint.path)
+        if state.best_step == checkpoint.step:
+            files.set_pointer(path, "best", checkpoint.path)
+        if state.is_stable_end(run.settings):
+            files.set_pointer(path, files.STABLE, checkpoint.path)
+
+
+def amend(run: Run, checkpoint: Path, state: State) -> None:
+    """Write the state to a checkpoint that was saved before the evaluation of its step."""
+    if read_state(checkpoint, run.settings.best_by)[1] != state:
+        integrity.amend(checkpoint, files.EVALUATED, state_text(run, state))
 
 
 def _restore_tensors(run: Run, path: Path) -> None:

@@ -24,6 +24,7 @@ from nlpkit.data.corpus import Corpus
 from nlpkit.data.files import Input
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.loader import Examples
+from nlpkit.json_types import JsonObject
 from nlpkit.models import families
 from nlpkit.models.adapter_config import Config as LoraConfig
 from nlpkit.models.layers.head import SEQUENCE, TaskHead, task_head
@@ -101,6 +102,7 @@ class ModelPart:
     base_hash: str | None = None  # of the base checkpoint of the adapters
     frozen: "Sequence[Frozen]" = ()  # models that the objective reads
     prompt: "Prompt | None" = None  # what `train.tune: prompt` trains
+    source_weights: JsonObject | None = None  # path and hash of those of `init_from`
 
     def module(self) -> FamilyModel:
         """Return the module `models/FAMILY/model.py`; a dotted name gives the user's module."""

@@ -11,18 +11,14 @@ from accelerate import PartialState
 from torch import Tensor
 
 from nlpkit import __version__
-from nlpkit.checkpoints import (
-    files,
-    hf_model,
-    hf_writing,
-    tokenizer_files,
-)
-from nlpkit.disk import name_path_in_errors
+from nlpkit.checkpoints import files, hf_model, hf_writing, tokenizer_files
+from nlpkit.disk import file_sha256, name_path_in_errors
 from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
 from nlpkit.runs import build, vocabulary
 from nlpkit.runs.run import FITTED, Run, from_first
 from nlpkit.train import shards
+from nlpkit.train.machine import find_processor
 from nlpkit.train.state import State
 
 
@@ -34,7 +30,7 @@ def save(run: Run, state: State, best: bool) -> None:
     Raises:
         DivergedError: a weight is not finite; nothing is saved.
     """
-    path, best_by = run.directory.path, run.settings.best_by
+    path = run.directory.path
     existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
     if existing is None:
         others = {files.OPTIMIZER_STATE: shards.optimizer_state(run.training, run.optimizers)}
@@ -49,11 +45,9 @@ def save(run: Run, state: State, best: bool) -> None:
             if run.accelerator.is_main_process:
                 _write(run, state, weights, others)
     elif run.accelerator.is_main_process:
-        from nlpkit.checkpoints import integrity
-        from nlpkit.runs.resume import read_state
+        from nlpkit.runs import resume
 
-        if read_state(existing.path, best_by)[1] != state:
-            integrity.amend(existing.path, files.EVALUATED, state_text(run, state))
+        resume.amend(run, existing.path, state)
     if run.accelerator.is_main_process:
         saved = files.checkpoint_path(path, state.step)
         if best:
@@ -186,21 +180,14 @@ def find_not_finite(weights: Mapping[str, Tensor]) -> str | None:
 
 def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
     """Write that a run starts or goes on from a checkpoint; call it when nothing can refuse it."""
-    directory = run.directory
     if run.accelerator.is_main_process:
-        own = files.list_directories(directory.path)
-        if not own:  # a new run, or one from a checkpoint of another run
-            _write_start(run)
+        if checkpoint is None:
+            write_start(run)
         else:
-            from nlpkit.checkpoints import changes
+            from nlpkit.runs import resume
 
-            if changes.list_changes(directory, run.resolved):  # allowed ones
-                directory.write_recipe(run.resolved)
-        if checkpoint is not None:
-            if not own:
-                directory.set_status(resumed_from=str(checkpoint.path))
-            _set_pointers(run, checkpoint, state)
-        directory.set_status(
+            resume.write(run, checkpoint, state)
+        run.directory.set_status(
             # With --allow-change, or finished with weights that are not finite, it has steps to do.
             finished=False,
             diverged=False,
@@ -212,25 +199,16 @@ def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
     run.accelerator.wait_for_everyone()
 
 
-def _set_pointers(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
-    """Set the pointers again, because the run may have been killed just before they were set."""
-    path = run.directory.path
-    if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
-        files.set_pointer(path, "latest", checkpoint.path)
-        if state.best_step == checkpoint.step:
-            files.set_pointer(path, "best", checkpoint.path)
-        if state.is_stable_end(run.settings):
-            files.set_pointer(path, files.STABLE, checkpoint.path)
-
-
-def _write_start(run: Run) -> None:
-    """Write the recipe and the status of a new run."""
+def write_start(run: Run) -> None:
+    """Write the recipe and the status of a new run, with what `nlpkit reproduce` compares."""
     run.directory.write_recipe(run.resolved)
     run.directory.set_status(
         nlpkit=__version__,
         torch=torch.__version__,
         python=platform.python_version(),
-        machine=platform.machine(),
+        machine=find_processor(run.accelerator.device),
+        source=run.part.source_weights,
+        code=file_sha256(*sorted(Path(__file__).parents[1].rglob("*.py"))),
         threads=torch.get_num_threads(),
         processes=run.accelerator.num_processes,
         seed=run.resolved.recipe.seed,

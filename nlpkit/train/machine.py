@@ -78,6 +78,15 @@ def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:
     }
 
 
+def find_processor(device: torch.device, path: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the name of the GPU, or, as Linux tells it, of the processor, and its instructions."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    name = re.findall(r"^model name\s*: *(.+)", text, re.M)[:1] or [platform.machine()]
+    return ", ".join([*name, torch.backends.cpu.get_cpu_capability()])
+
+
 def use_deterministic_algorithms(device: torch.device) -> None:
     """Set torch to deterministic algorithms.
 

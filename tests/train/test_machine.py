@@ -28,3 +28,14 @@ def test_type_is_that_which_the_processor_has_units_for(
 def test_where_the_system_does_not_tell_the_type_is_fp32(tmp_path: Path) -> None:
     assert machine._cpu_flags(tmp_path / "none") == set()
     assert machine.choose_precision("auto", torch.device("meta"))[0] == "fp32"
+
+
+def test_processor_is_named_as_linux_does_with_its_instructions(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "processor\t: 0\nmodel name\t: AMD EPYC 1\nprocessor\t: 1\nmodel name\t: x\n"
+    )
+    instructions = torch.backends.cpu.get_cpu_capability()
+    cpu = torch.device("cpu")
+    assert machine.find_processor(cpu, cpuinfo) == f"AMD EPYC 1, {instructions}"
+    assert machine.find_processor(cpu, tmp_path / "none").endswith(f", {instructions}")
