@@ -110,6 +110,8 @@ def load(
     data = plain.dump()["data"]
     for part in _PARTS:
         sources = data[part]
+        if not sources:  # a change to none would replace `data.valid_fraction`
+            continue
         for source, found in zip(sources, paths[part], strict=True):
             source |= {"files": found, "hf": None, "split": None}
         changes[f"data.{part}"] = sources

@@ -253,3 +253,12 @@ def test_tuned_run_starts_on_the_same_weights(runs, trained, capsys):
     save_file(tensors, model)
     assert reproduce("--out", "third", run="tuned") == 4
     assert "not the weights on which tuned starts" in capsys.readouterr().err
+
+
+def test_share_held_out_and_batch_that_fits_are_those_of_the_run(runs, tmp_path, capsys):
+    Path("texts").mkdir()
+    write_texts(Path("texts"))
+    recipe = [part for setting in SMALL[:-2] for part in ("--set", setting)]
+    recipe += ["--set", "data={train: [texts/], valid_fraction: 0.2}", "--set", "train.memory=1GB"]
+    assert cli.run(["pretrain", "gpt2", "-q", "--out", "parted", *recipe]) == 0
+    assert reproduce(run="parted") == 0
