@@ -127,17 +127,13 @@ def _set_threads(status: JsonMapping, log: "Log") -> None:
 def _describe(run: Path, found: "Comparison") -> str:
     """Return the verdict."""
     steps = ", ".join(map(str, found.checkpoints))
+    saved = f"checkpoints (step {steps})" if steps else "no checkpoint, as both have none of a step"
     what = (
         f"{number_of(found.records, 'records')} of steps up to {found.steps}, "
-        f"{number_of(found.evaluations, 'evaluations')}, "
-        + (
-            f"checkpoints of steps {steps}"
-            if steps
-            else "no checkpoint, as both have none of a step"
-        )
+        f"{number_of(found.evaluations, 'evaluations')}, {saved}, tokenizer, tokenised text"
     )
     if not found.differences:
-        return f"equal to the bit: {run}: {what}, tokenizer, tokenised text"
+        return f"equal to the bit: {run}: {what}"
     return f"different from step {found.differences[0].step} on: {run}: compared {what}"
 
 

@@ -69,8 +69,8 @@ def test_run_is_equal_and_the_directory_is_kept(runs, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert out == (
-        "equal to the bit: run: 4 records of steps up to 4, 2 evaluations, checkpoints of steps "
-        "2, 4, tokenizer, tokenised text\n"
+        "equal to the bit: run: 4 records of steps up to 4, 2 evaluations, checkpoints (step "
+        "2, 4), tokenizer, tokenised text\n"
     )
 
 
