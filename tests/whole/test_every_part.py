@@ -134,6 +134,7 @@ TAKEN: dict[str, set[str]] = {
     **dict.fromkeys(["aft", "block_local", "linear", "longformer", "lsh"], EITHER),
     **dict.fromkeys(["disentangled", "memory_compressed", "relative_keys"], EITHER),
     "cosformer": EITHER - {"t5"},
+    "hybrid": CAUSAL,
     **dict.fromkeys(["full", "group", "relative", "relative_bias"], DECODERS | ENCODERS),
     "seen_range": {"bert"},
     "prefix": {"gpt2"},
