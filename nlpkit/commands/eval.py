@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 # Options that are not of this verb -> what takes their place.
 MOVED = {
     "--pairs": "nlpkit judge CKPT --pairs FILE…",
+    "--as": "nlpkit judge CKPT --pairs FILE… --as NAME",
     "--surprisal": "nlpkit judge CKPT FILE… --surprisal OUT.tsv",
     "--method": "nlpkit judge and nlpkit shots have it",
     "--task": "nlpkit shots CKPT RECIPE",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from nlpkit.commands._checkpoint import open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
@@ -12,7 +12,8 @@ from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
     from nlpkit.evaluate.likelihood import Likelihood
-    from nlpkit.evaluate.pairs import Scores, Sentence
+    from nlpkit.evaluate.pairs import Pair, Scores, Sentence
+    from nlpkit.evaluate.published import Scored
     from nlpkit.train.log import Log
 
 Files = Annotated[list[str], argument("FILE…", "texts, such as a txt file with a sentence a line")]
@@ -34,11 +35,19 @@ class Judged:
         "--predictions FILE", "with --pairs: write the scores of each pair"
     )
 
+    published: Literal["babylm-2026", "zhoblimp", "blimp"] | None = option(
+        "--as NAME",
+        "with --pairs: beside it what the published script prints for this checkpoint "
+        "(babylm-2026, zhoblimp or blimp), and why they differ",
+    )
+
     def __post_init__(self) -> None:
         if not self.pairs and self.surprisal is None:
             raise UsageError("nothing to do: give --pairs, or --surprisal OUT.tsv")
         if self.predictions is not None and not self.pairs:
             raise UsageError("--predictions: --surprisal OUT.tsv has the values of all sentences")
+        if self.published is not None and not self.pairs:
+            raise UsageError(f"--as {self.published}: needs --pairs")
 
 
 @shared("text_key", "method", "tokens_per_batch", "family", "device")
@@ -58,7 +67,7 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     found = pairs.read_pairs(files) if judged.pairs else []
     texts = [sentence for pair in found for sentence in (pair.good, pair.bad)]
     texts = texts or pairs.read_texts(files, common.text_key)
-    likelihood, scores = _score(checkpoint, texts, common, log)
+    likelihood, scores, theirs = _score(checkpoint, texts, found, judged.published, common, log)
     path, method = str(likelihood.opened.path), likelihood.method
     result: JsonObject = {"checkpoint": path, "method": method}
     table = ""
@@ -66,6 +75,11 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
         figures, rows = pairs.compute_figures(found, scores, log.warn)
         table = pairs.format_table(figures)
         result |= figures
+        if judged.published is not None:
+            from nlpkit.evaluate import published
+
+            result["as"] = published.compute_figures(judged.published, found, theirs, scores)
+            table = published.format_report(figures, result["as"])
         if judged.predictions is not None:
             write_rows(Path(judged.predictions), rows)
     if judged.surprisal is not None:
@@ -76,8 +90,14 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
 
 
 def _score(
-    checkpoint: str, texts: Sequence["Sentence"], common: Common, log: "Log"
-) -> tuple["Likelihood", "Scores"]:
+    checkpoint: str,
+    texts: Sequence["Sentence"],
+    found: Sequence["Pair"],
+    name: str | None,
+    common: Common,
+    log: "Log",
+) -> tuple["Likelihood", "Scores", "Scored | None"]:
+    """Return our scores of the texts, and those of the published script of this name."""
     from nlpkit.cli import exit_now
     from nlpkit.evaluate import pairs
     from nlpkit.evaluate.likelihood import Likelihood
@@ -86,9 +106,14 @@ def _score(
     with catch_signals(exit_now) as stop:
         opened = open_as_asked(checkpoint, common, log)
         likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
+        theirs = None
+        if name is not None:
+            from nlpkit.evaluate import published
+
+            theirs = published.score(name, found, likelihood, stop.check)
 
         def done(count: int) -> None:
             stop.check()
             log.scoring(count, len(texts), "sentences")
 
-        return likelihood, pairs.score(texts, likelihood, done, log.warn)
+        return likelihood, pairs.score(texts, likelihood, done, log.warn), theirs

@@ -5,8 +5,8 @@ tokens. Equal scores are a tie, which counts half: no score depends on the order
 Imports no torch, since a `Likelihood` is given.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _NAMED = 3  # identical pairs that a warning names
 ALL = "all"
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"  # the columns of BLiMP's files
+GROUPS = ("field", "linguistics_term", "phenomenon")  # more columns, the last one ZhoBLiMP's
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class Pair:
     bad: Sentence
     paradigm: str
     place: str
+    groups: Mapping[str, str] = field(default_factory=dict)  # the columns of `GROUPS` that it has
 
 
 def read_pairs(files: Sequence[str]) -> list[Pair]:
@@ -68,6 +70,7 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
         try:
             good, bad = row.text(GOOD), row.text(BAD)
             named = row.text(PARADIGM) if PARADIGM in row.values else ""
+            groups = {name: row.text(name) for name in GROUPS if name in row.values}
         except RowError as error:
             raise DataError(f"{place}: {error.what}") from error
         pairs.append(
@@ -76,6 +79,7 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
                 Sentence(bad, f"{place}:bad"),
                 named or Path(row.file).name.split(".")[0],
                 place,
+                groups,
             )
         )
     if not pairs:
@@ -234,10 +238,15 @@ def _summarize(credit: np.ndarray) -> JsonObject:
     }
 
 
-def format_table(result: JsonObject) -> str:
-    """Return a line for each paradigm and one for all pairs, below a line with the names."""
+def format_table(result: JsonObject, column: Mapping[str, str] | None = None) -> str:
+    """Return a line for each paradigm and one for all pairs, below a line with the names.
+
+    `column` has one more cell of each line, whose first cells are `paradigm` and `all`.
+    """
     lines = [["paradigm", "pairs", "accuracy", "± 95%", "ties"]]
     for name, row in [*result["paradigms"].items(), (ALL, result)]:
         rounded = [f"{row[key]:.4f}" for key in ("accuracy", "half_width")]
         lines.append([name, str(row["pairs"]), *rounded, str(row["ties"])])
+    if column is not None:
+        lines = [[*line, column[line[0]]] for line in lines]
     return "\n".join(aligned(lines))
