@@ -1,10 +1,11 @@
 """LoRA on a model of SmolLM2-135M's sizes: what `nlpkit plan` says, and what the run then takes.
 
-    python bench/coffee_break.py FOLDER [--epochs 3] [--threads 2]
+    python bench/coffee_break.py FOLDER [--epochs 3] [--threads 2] [--profile]
 
 FOLDER gets a directory as it is published (`config.json`, `model.safetensors`, `tokenizer.json`)
 with random weights: 30 layers x 576, 9 heads, 3 of keys, vocabulary 49,152; then 1,000 rows of the
-shipped text, 126 tokens each (128 with the tokens around them), a recipe, and a run.
+shipped text, 126 tokens each (128 with the tokens around them), a recipe, and a run. With
+`--profile`: which share of six steps the processor spends in what (torch.profiler), and no plan.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -85,12 +87,45 @@ def write_rows(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
 
 
+def profile(folder: Path) -> None:
+    """Print the shares of the processor's time in six steps, by what is computed."""
+    from torch.profiler import ProfilerActivity, profile
+
+    from nlpkit import cli
+
+    os.chdir(folder)
+    few = Path("train.jsonl").read_text("utf-8").splitlines(keepends=True)[:2]
+    Path("few.jsonl").write_text("".join(few), "utf-8")
+    sets = ["train.epochs=null", "train.steps=6", "data.valid=[few.jsonl]", "out=profiled"]
+    command = ["finetune", "coffee_break.yaml", "-q", "--allow-change"]
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as taken:
+        assert cli.run([*command, *(part for each in sets for part in ("--set", each))]) == 0
+    seconds: Counter[str] = Counter()
+    for event in taken.key_averages(group_by_input_shape=True):
+        seconds[_what(event.key, str(event.input_shapes))] += event.self_cpu_time_total / 1e6
+    whole = seconds.total()
+    print(f"| what | share of {whole:.1f} s |\n|---|---|")
+    for what, some in seconds.most_common():
+        print(f"| {what} | {100 * some / whole:.0f} % |")
+
+
+def _what(name: str, shapes: str) -> str:
+    """Return what an operation belongs to; `shapes` are those of its inputs."""
+    table = str(VOCABULARY) in shapes
+    if "bmm" in name or "Attention" in name:
+        return "attention"
+    if any(part in name for part in ("mm", "linear", "matmul")):
+        return "products with the table" if table else "products of the layers"
+    return "loss over the vocabulary" if table else "the rest: norms, rotation, gates, copies"
+
+
 def main() -> None:
     """Write what is needed, plan, train, and print both."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()
     folder = given.folder
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,6 +133,9 @@ def main() -> None:
         write_model(folder / "model")
     write_rows(folder)
     (folder / "coffee_break.yaml").write_text(RECIPE.format(epochs=given.epochs), "utf-8")
+    if given.profile:
+        profile(folder)
+        return
     environment = os.environ | {"OMP_NUM_THREADS": str(given.threads)}
 
     def nlpkit(*arguments: str) -> str:
