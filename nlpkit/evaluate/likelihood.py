@@ -2,8 +2,9 @@
 
 The objective says how a text is scored (`contracts/abilities.Scoring`): a causal model needs one
 sequence, a masked one a sequence for each token. Sequences that several texts have in common are
-computed once. The others are sorted by length and packed into batches; only the states that predict
-a target are computed in the last layer and multiplied by the vocabulary.
+computed once, and so are the beginnings that causal ones share (`shared_prefixes`). The others are
+sorted by length and packed into batches; only the states that predict a target are computed in the
+last layer and multiplied by the vocabulary.
 
 T tokens of a text, N tokens of a pack, M targets.
 """
@@ -21,6 +22,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.token_flags import flag_tokens
 from nlpkit.errors import DivergedError, UsageError
+from nlpkit.evaluate import shared_prefixes
 from nlpkit.objectives.examples.text import forward, longest_sequence
 from nlpkit.runs.open_checkpoint import Opened
 
@@ -76,6 +78,11 @@ class Likelihood:
         frame = self.objective.config.max_length - self.objective.max_text
         return longest_sequence(self.opened.part.config) - frame
 
+    @property
+    def _inputs(self) -> list[str]:
+        """The inputs of the model that an objective gives for each token."""
+        return [name for name in self.opened.objective.inputs if name != "progress"]
+
     def encode(self, texts: Sequence[str]) -> list[Encoded]:
         """Return the tokens of each text, without unknown ones if the objective drops them."""
         tokenizer, drop = self.opened.tokenizer, self.objective.drop_unknown
@@ -128,15 +135,40 @@ class Likelihood:
 
     def _score(self, sequences: Iterable["_Sequence"]) -> None:
         """Write the log-probabilities of what the sequences score."""
+        if self._score_shared(sequences):
+            return
         by_length = sorted(sequences, key=len)  # runs of equal length are one call
         for batch in _split(by_length, self.tokens_per_batch):
             losses = self._compute_losses(batch)
-            if not np.isfinite(losses).all():
-                raise DivergedError(f"{self.opened.path}: a log-probability is not finite")
-            first = 0
-            for each in (scored for sequence in batch for scored in sequence.scored):
-                each.log_probs[each.targets] = -losses[first : first + len(each.targets)]
-                first += len(each.targets)
+            self._write([scored for sequence in batch for scored in sequence.scored], losses)
+
+    def _score_shared(self, sequences: Iterable["_Sequence"]) -> bool:
+        """Score the sequences as branches of a tree, if they can and do share their beginnings."""
+        model = self.opened.model
+        if not shared_prefixes.can_share(model, self._inputs):
+            return False
+        listed = [(sequence.inputs["input_ids"], each) for sequence in sequences
+                  for each in sequence.scored]  # fmt: skip
+        if (tree := shared_prefixes.arrange([ids for ids, _ in listed])) is None:
+            return False
+        for part in tree.split(self.tokens_per_batch):
+            scored = [listed[number][1] for number in tree.order[part]]
+            targets = [(each.rows, each.ids) for each in scored]
+            with torch.no_grad():
+                losses = shared_prefixes.compute_losses(
+                    model, tree.tokens[part], targets, self._device
+                )
+            self._write(scored, losses)
+        return True
+
+    def _write(self, scored: Sequence["_Scored"], losses: np.ndarray) -> None:
+        """Write the losses (M,) of all targets, in order, as log-probabilities of their texts."""
+        if not np.isfinite(losses).all():
+            raise DivergedError(f"{self.opened.path}: a log-probability is not finite")
+        first = 0
+        for each in scored:
+            each.log_probs[each.targets] = -losses[first : first + len(each.targets)]
+            first += len(each.targets)
 
     def _compute_losses(self, sequences: Sequence["_Sequence"]) -> np.ndarray:
         """Return the losses (M,) of all targets of a batch, in order.
@@ -144,8 +176,7 @@ class Likelihood:
         Raises:
             UsageError: the objective does not give an input that the model needs.
         """
-        objective, model = self.opened.objective, self.opened.model
-        names = [name for name in objective.inputs if name != "progress"]
+        objective, model, names = self.opened.objective, self.opened.model, self._inputs
         if missing := [name for name in names if name not in sequences[0].inputs]:
             raise UsageError(f"this model cannot score text: it needs {', '.join(missing)}")
         fields = {

@@ -79,7 +79,8 @@ class RotaryDecoder(OutputHead):
         heads = replace(heads, key_heads=config.setting("num_key_heads"))
         attends = kinds.prepare(heads, layout, cache=cache)
         self.attention_choice = attention.reasons(attends)
-        rotation = Rotation(config.rope, config.rotary_channels, layout.positions, heads.dtype)
+        places = fields.get("position_ids", layout.positions)
+        rotation = Rotation(config.rope, config.rotary_channels, places, heads.dtype)
         x = F.embedding(input_ids, self.token_embedding)
         way = [*zip(self.layers, attends, strict=True)] * config.setting("passes", 1)
         for number, (layer, attend) in enumerate(way, 1):
