@@ -9,7 +9,7 @@ last layer and multiplied by the vocabulary.
 T tokens of a text, N tokens of a pack, M targets.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
@@ -133,7 +133,7 @@ class Likelihood:
         done(len(texts))
         return [found[text.make_key()] for text in texts]
 
-    def _score(self, sequences: Iterable["_Sequence"]) -> None:
+    def _score(self, sequences: Collection["_Sequence"]) -> None:
         """Write the log-probabilities of what the sequences score."""
         if self._score_shared(sequences):
             return
@@ -142,7 +142,7 @@ class Likelihood:
             losses = self._compute_losses(batch)
             self._write([scored for sequence in batch for scored in sequence.scored], losses)
 
-    def _score_shared(self, sequences: Iterable["_Sequence"]) -> bool:
+    def _score_shared(self, sequences: Collection["_Sequence"]) -> bool:
         """Score the sequences as branches of a tree, if they can and do share their beginnings."""
         model = self.opened.model
         if not shared_prefixes.can_share(model, self._inputs):

@@ -229,5 +229,5 @@ def _explain(
         f"{number_of(figures['decided_otherwise'], 'pairs')} decided otherwise, "
         f"{number_of(figures['ties'], 'ties')})"
     )
-    lines.append("  cut: 0 sentences; left out: 0 pairs (the script does neither)")
+    lines.append("  no sentence is cut and no pair left out: the script does neither")
     return lines
