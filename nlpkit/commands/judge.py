@@ -11,9 +11,9 @@ from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from nlpkit.evaluate.likelihood import Likelihood
-    from nlpkit.evaluate.pairs import Pair, Scores, Sentence
     from nlpkit.evaluate.published import Scored
+    from nlpkit.runs.likelihood import Likelihood
+    from nlpkit.runs.pairs import Pair, Scores, Sentence
     from nlpkit.train.log import Log
 
 Files = Annotated[list[str], argument("FILE…", "texts, such as a txt file with a sentence a line")]
@@ -61,7 +61,8 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     from nlpkit.data.template import check_option
 
     check_option("--text-key", common.text_key)
-    from nlpkit.evaluate import pairs, surprisal, write_rows
+    from nlpkit.evaluate import surprisal, write_rows
+    from nlpkit.runs import pairs
 
     log = common.open_log()
     found = pairs.read_pairs(files) if judged.pairs else []
@@ -99,8 +100,8 @@ def _score(
 ) -> tuple["Likelihood", "Scores", "Scored | None"]:
     """Return our scores of the texts, and those of the published script of this name."""
     from nlpkit.cli import exit_now
-    from nlpkit.evaluate import pairs
-    from nlpkit.evaluate.likelihood import Likelihood
+    from nlpkit.runs import pairs
+    from nlpkit.runs.likelihood import Likelihood
     from nlpkit.train.signals import catch_signals
 
     with catch_signals(exit_now) as stop:

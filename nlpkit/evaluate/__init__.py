@@ -1,9 +1,9 @@
 """What `nlpkit eval`, `judge` and `shots` compute with a checkpoint.
 
-`held_out` has the loss and the scores of a task on held-out data. The others need no tuning:
-`likelihood` has the log-probability of each token of a text, and `pairs` (minimal pairs),
-`surprisal` (values for each token, word and character) and `shots` (tasks with K examples in the
-prompt) use it. `prompts` shows the rows of a task as text.
+`held_out` has the loss and the scores of a task on held-out data. The others need no tuning, but
+the log-probability of each token of a text (`runs/likelihood`): `surprisal` (values for each token,
+word and character) and `shots` (tasks with K examples in the prompt). `prompts` shows the rows of a
+task as text. Minimal pairs are in `runs/pairs`, since a run is judged by them, too.
 """
 
 import json

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.evaluate.pairs import ALL, Pair, Scores, format_table
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
+from nlpkit.runs.pairs import ALL, Pair, Scores, format_table
 
 if TYPE_CHECKING:
-    from nlpkit.evaluate.likelihood import Likelihood
+    from nlpkit.runs.likelihood import Likelihood
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import logging
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.evaluate.pairs import Pair, Sentence
 from nlpkit.json_types import JsonObject
+from nlpkit.runs.pairs import Pair, Sentence
 
 _PAIRS = 64  # at once: babylm's default, and what the README of ZhoBLiMP gives
 _MASKED = 64  # sequences at once: babylm's --non_causal_batch_size

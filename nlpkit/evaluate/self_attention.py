@@ -20,9 +20,9 @@ from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import whole_file
 from nlpkit.errors import UsageError
 from nlpkit.evaluate.held_out import Evaluation
-from nlpkit.evaluate.likelihood import Likelihood
 from nlpkit.plural import number_of
 from nlpkit.report.figures import READABLE, heads_figure
+from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources

@@ -15,12 +15,12 @@ from typing import TypeVar
 import numpy as np
 
 from nlpkit.errors import DataError, UsageError
-from nlpkit.evaluate.likelihood import Encoded, Likelihood
 from nlpkit.evaluate.prompts import PromptRow, Rows
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
+from nlpkit.runs.likelihood import Encoded, Likelihood
 from nlpkit.runs.open_checkpoint import Opened
 
 Progress = Callable[[int, int], None]

@@ -17,12 +17,12 @@ import numpy as np
 
 from nlpkit.data.token_flags import is_chinese, word_starts
 from nlpkit.disk import whole_file
-from nlpkit.evaluate.pairs import Scores, Sentence
 from nlpkit.json_types import JsonObject
+from nlpkit.runs.pairs import Scores, Sentence
 from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:
-    from nlpkit.evaluate.likelihood import Encoded
+    from nlpkit.runs.likelihood import Encoded
 
 COLUMNS = ("sentence", "unit", "index", "start", "stop", "text", "surprisal")
 # A tab or a newline would end a cell or a row.

@@ -8,11 +8,11 @@ import torch
 
 from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.evaluate import likelihood as scores
-from nlpkit.evaluate.likelihood import Likelihood
 from nlpkit.models import families
 from nlpkit.models.layers import encoder
 from nlpkit.objectives import mlm
+from nlpkit.runs import likelihood as scores
+from nlpkit.runs.likelihood import Likelihood
 from tests._attention import KIND_SETTINGS
 from tests._families import oracle
 from tests._losses import all_states

@@ -17,10 +17,11 @@ import torch
 import transformers
 
 from nlpkit import cli
-from nlpkit.evaluate import pairs, surprisal
-from nlpkit.evaluate.likelihood import Encoded, Likelihood
-from nlpkit.evaluate.pairs import Pair, Sentence, read_pairs
+from nlpkit.evaluate import surprisal
+from nlpkit.runs import pairs
+from nlpkit.runs.likelihood import Encoded, Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
+from nlpkit.runs.pairs import Pair, Sentence, read_pairs
 from nlpkit.tokenizers import bpe, wordpiece
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS
 from tests import _cpm_live

@@ -22,8 +22,8 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.token_flags import flag_tokens
 from nlpkit.errors import DivergedError, UsageError
-from nlpkit.evaluate import shared_prefixes
 from nlpkit.objectives.examples.text import forward, longest_sequence
+from nlpkit.runs import shared_prefixes
 from nlpkit.runs.open_checkpoint import Opened
 
 _AT_ONCE = 64  # batches that are sorted together

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
-from nlpkit.evaluate import shared_prefixes
-from nlpkit.evaluate.likelihood import Likelihood
+from nlpkit.runs import shared_prefixes
+from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
 

@@ -26,7 +26,7 @@ from nlpkit.score.significance import confidence_interval
 from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:
-    from nlpkit.evaluate.likelihood import Encoded, Likelihood
+    from nlpkit.runs.likelihood import Encoded, Likelihood
 
 _NAMED = 3  # identical pairs that a warning names
 ALL = "all"
