@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
-from nlpkit.report import seeds
 from nlpkit.report.history import FIGURES, History, Record
 from nlpkit.score import named
 from nlpkit.text_table import aligned
@@ -157,7 +156,7 @@ def group_seeds(of: Table) -> list[Record]:
         return []
     found = []
     for members in rows.values():
-        finished = _finished_values(members, of.sort)
+        finished = list_finished(members, of.sort)
         values = [value for _, value in finished]
         found.append(
             {
@@ -172,23 +171,10 @@ def group_seeds(of: Table) -> list[Record]:
     return sorted(found, key=lambda g: (g["mean"] is None, sign * (g["mean"] or 0)))
 
 
-def _finished_values(rows: Sequence[Row], figure: str) -> list[tuple[object, float]]:
+def list_finished(rows: Sequence[Row], figure: str) -> list[tuple[object, float]]:
+    """Return seed and value of the finished runs that have this figure."""
     found = [(r.settings.get(SEED), r.figures.get(figure)) for r in rows if r.state == "finished"]
     return [(seed, value) for seed, value in found if value is not None]
-
-
-def compare(sides: Mapping[str, Sequence[Row]], figure: str) -> dict[str, seeds.Difference]:
-    """Return the difference of each side to the first one, by its name; sides are equal settings.
-
-    Only finished runs count. A side without any has no difference.
-    """
-    values = {name: [v for _, v in _finished_values(rows, figure)] for name, rows in sides.items()}
-    first, *others = values
-    return {
-        name: seeds.welch(values[first], values[name])
-        for name in others
-        if values[first] and values[name]
-    }
 
 
 def format_table(of: Table) -> str:

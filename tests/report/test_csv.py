@@ -61,5 +61,6 @@ def test_step_without_an_evaluation_has_empty_cells(runs: list[Path], capsys) ->
 def test_other_outputs_are_refused(runs: list[Path], capsys, more: list[str]) -> None:
     assert cli.run(["report", str(runs[0]), "--csv", *more]) == 2
     assert capsys.readouterr().err == (
-        "nlpkit: --csv prints to stdout; leave -o and --json out, and redirect: > FILE.csv\n"
+        "nlpkit: --csv prints to stdout; leave -o, --json and --rows out, and redirect: "
+        "> FILE.csv\n"
     )
