@@ -88,9 +88,9 @@ def _complete() -> int:
     """Print what the shell that asks can offer; whatever goes wrong, it can offer nothing."""
     # Anything on stderr would stand in the middle of the line that is being typed.
     with contextlib.suppress(Exception), contextlib.redirect_stderr(io.StringIO()):
-        from nlpkit import verbs
+        from nlpkit.commands import _completion
 
-        print(verbs.complete(os.environ), end="")
+        print(_completion.complete(os.environ), end="")
     return 0
 
 
@@ -159,7 +159,9 @@ def _other_error(error: Exception, shown: bool) -> int:
         return _say(text, FileError.exit_code, shown)
     if os.environ.get("WORLD_SIZE", "1") != "1" and any(each in text for each in _LOST):
         return _say(_ANOTHER_ENDED, TryAgain.exit_code, shown)
-    if failed := registry.error_of_part(error):
+    from nlpkit.outside_parts import error_of_part
+
+    if failed := error_of_part(error):
         return _say(f"{failed}; --traceback shows the calls", failed.exit_code, shown)
     _print_traceback()
     return _say("this is a bug of nlpkit; please report it with the lines above", 1, False)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent / "nlpkit"
 SMALL = (
     *("train.steps=2", "train.warmup_steps=1", "train.warmup_ratio=null", "train.precision=fp32"),
     *("model.hidden_size=32", "model.num_layers=1", "model.num_heads=2"),
-    *("model.intermediate_size=32", "tokenizer.vocab_size=1000", "objective.max_length=64"),
+    *("model.intermediate_size=32", "tokenizer.vocab_size=2000", "objective.max_length=64"),
 )
 
 

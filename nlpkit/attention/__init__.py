@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # the kinds, which live below, are free of torch
     import torch
     from torch import Tensor
 
-    from nlpkit.attention.cache import Cache, CacheKey
+    from nlpkit.attention.cache import Cache
     from nlpkit.contracts.kind import Learned
 
 SELF = "self"  # the role of attention of a sequence to itself
@@ -90,7 +90,9 @@ def prepare(
     request = make_request(choice, heads, layout, keys, tensors or {})
     key = (choice.kind, choice.config.model_dump_json(), role)
     if choice.is_custom:
-        return _prepare_custom(choice, request, heads.backend, cache, key)
+        from nlpkit.attention import custom
+
+        return custom.prepare(choice, request, heads.backend, cache, key)
     if cache is not None and layout.past is not None:
         return Attend("cache", "cached keys and values", cache.extend(request, key))
     attend = _prepare_backend(choice, request, heads.backend)
@@ -125,49 +127,15 @@ def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -
             check_backend(group, replace(heads, count=heads.count // len(groups)), device)
         return
     if choice.is_custom:
-        raise Unsupported(_takes_no_backend(choice))
+        from nlpkit.attention import custom
+
+        raise Unsupported(custom.takes_no_backend(choice))
     learned = choice.tensors(heads.count, heads.width)
     shared = {n: torch.empty(t.shape, device="meta") for n, t in learned.items() if t.shared}
     layout = Layout([1], device)
     fields = {n: torch.zeros(1, device=device) for n in choice.module.FIELDS}
     request = make_request(choice, heads, layout.with_fields(fields), tensors=shared)
     _load_backend(heads.backend, choice, request)
-
-
-def _prepare_custom(
-    choice: AttentionChoice, request: Request, backend: str, cache: Cache | None, key: CacheKey
-) -> Attend:
-    kind, what = request.kind, f"attention kind {choice.kind}"
-    if backend != "auto":
-        raise Unsupported(_takes_no_backend(choice))
-    if request.dropout and not kind.DROPOUT:
-        raise Unsupported(f"{what} has no probabilities for dropout")
-    if request.is_cross and not kind.CROSS:
-        raise Unsupported(f"{what} is for self-attention, not for cross attention")
-    longest = request.layout.longest
-    if choice.is_bounded and longest > (request.config.max_length or 0):
-        raise Unsupported(
-            f"a sequence of {longest} tokens; {what} is made for max_length "
-            f"{request.config.max_length}"
-        )
-    states = cache.states(request, key) if cache is not None else None
-    repeated = replace(request, key_heads=request.heads)
-    repeated = replace(repeated, prepared=kind.prepare(repeated))
-
-    def run(q: Tensor, k: Tensor, v: Tensor, tensors: Learned | None = None) -> Tensor:
-        assert kind.attend is not None
-        state = next(states) if states is not None else None
-        k, v = (_repeat_heads(x, request) for x in (k, v))
-        return kind.attend(repeated, q, k, v, tensors or {}, state)
-
-    return Attend("own", f"{choice.kind} has its own computation", run)
-
-
-def _takes_no_backend(choice: AttentionChoice) -> str:
-    return (
-        f"attention kind {choice.kind} has its own computation and takes no backend; set backend "
-        "to auto"
-    )
 
 
 def _prepare_backend(choice: AttentionChoice, request: Request, name: str) -> Attend:
@@ -178,9 +146,7 @@ def _prepare_backend(choice: AttentionChoice, request: Request, name: str) -> At
     if backend.GROUPED or request.key_heads == request.heads:
         return Attend(name, reason, backend.prepare(request))
     run = backend.prepare(replace(request, key_heads=request.heads))
-    return Attend(
-        name, reason, lambda q, k, v: run(q, *(_repeat_heads(x, request) for x in (k, v)))
-    )
+    return Attend(name, reason, lambda q, k, v: run(q, *(repeat_heads(x, request) for x in (k, v))))
 
 
 def _choose_backend(choice: AttentionChoice, request: Request) -> tuple[str, Backend, str]:
@@ -205,7 +171,7 @@ def _load_backend(name: str, choice: AttentionChoice, request: Request) -> Backe
     return backend
 
 
-def _repeat_heads(x: Tensor, request: Request) -> Tensor:
+def repeat_heads(x: Tensor, request: Request) -> Tensor:
     """Return (K, H, D) from keys or values (K, G, D)."""
     times = request.heads // request.key_heads
     return x if times == 1 else x.repeat_interleave(times, dim=1)

@@ -81,7 +81,7 @@ def find_family(settings: JsonMapping, directory: Path, family: str | None = Non
 
     The family is the argument `family` if it is given, then the family in the checkpoint's notes,
     then the shipped family with the same `model_type`. A family that is not shipped is imported
-    only if `registry.check_named_by` allows it.
+    only if `outside_parts.check_named_by` allows it.
 
     Raises:
         FileError: the family does not exist, or cannot be imported.
@@ -93,7 +93,9 @@ def find_family(settings: JsonMapping, directory: Path, family: str | None = Non
     if isinstance(named, str) and "." in named:
         how = f"--family {named}, or the section model of a recipe"
         remedy = f"run nlpkit where it lies, or, if you trust it, name it: {how}"
-        registry.check_named_by(file, named, remedy)
+        from nlpkit.outside_parts import check_named_by
+
+        check_named_by(file, named, remedy)
         try:
             families.load_model(named)
             return named

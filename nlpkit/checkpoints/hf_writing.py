@@ -5,14 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors.torch import save_file
 from torch import Tensor
 
 from nlpkit.checkpoints import tokenizer_files
-from nlpkit.checkpoints.hf_layout import INDEX, NOTES, WEIGHTS, Content, Folders
+from nlpkit.checkpoints.hf_layout import NOTES, WEIGHTS, Content, Folders
 from nlpkit.checkpoints.hf_model import OWN_TYPE
-from nlpkit.contracts.abilities import Generative, default_new_tokens
+from nlpkit.contracts.abilities import Generative
 from nlpkit.contracts.format import FOLDERS, HfFormat
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
@@ -22,6 +21,7 @@ from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.layers.head import HEAD, PREFIX, SEQUENCE, TaskHead, task_head
+from nlpkit.objectives.examples.text import default_new_tokens
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
 GENERATION = "generation_config.json"
@@ -137,14 +137,9 @@ def write(
     if max_shard is None:
         save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
         return
-    shards = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=max_shard)
-    for name, keys in shards.filename_to_tensors.items():
-        save_tensors(directory / name, {key: tensors[key] for key in keys}, {"format": "pt"})
-    if shards.is_sharded:
-        parameters = sum(tensor.numel() for tensor in tensors.values())
-        metadata = {"total_parameters": parameters, **shards.metadata}
-        index = {"metadata": metadata, "weight_map": shards.tensor_to_filename}
-        _write_json(directory / INDEX, index, sort_keys=True)
+    from nlpkit.checkpoints import split_weights
+
+    split_weights.write(directory, tensors, max_shard)
 
 
 def save_tensors(
@@ -173,10 +168,8 @@ def write_notes(directory: Path, notes: JsonMapping) -> None:
     _write_json(directory / NOTES, notes, indent=1)
 
 
-def _write_json(
-    path: Path, content: JsonMapping, indent: int = 2, *, sort_keys: bool = False
-) -> None:
-    text = json.dumps(content, indent=indent, sort_keys=sort_keys, ensure_ascii=False)
+def _write_json(path: Path, content: JsonMapping, indent: int = 2) -> None:
+    text = json.dumps(content, indent=indent, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 

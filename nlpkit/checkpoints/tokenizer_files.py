@@ -107,13 +107,17 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     file = directory / "tokenizer.json"
     if use.template is not None and file.is_file():
-        from nlpkit.tokenizers.library.template import with_template, with_words
+        _write_template(tokenizer, file, use.template)
 
-        text = with_template(file.read_text(encoding="utf-8"), use.template)
-        if isinstance(tokenizer, Extendable):
-            words = use.template.words
-            text = with_words(text, (w for w in words if tokenizer.special_id(w) is not None))
-        file.write_text(text, encoding="utf-8")
+
+def _write_template(tokenizer: Tokenizer, file: Path, template: Template) -> None:
+    from nlpkit.tokenizers.library.template import with_template, with_words
+
+    text = with_template(file.read_text(encoding="utf-8"), template)
+    if isinstance(tokenizer, Extendable):
+        words = template.words
+        text = with_words(text, (w for w in words if tokenizer.special_id(w) is not None))
+    file.write_text(text, encoding="utf-8")
 
 
 def reads_alike(one: Tokenizer, other: Tokenizer) -> bool:
@@ -183,5 +187,7 @@ def _read_kind(file: Path) -> str:
         raise FileError(f"{file}: names no kind of tokenizer: {error}") from error
     if not isinstance(kind, str) or "." not in kind:
         raise FileError(f"{file}: names no kind of tokenizer: {kind!r} is not a dotted name")
-    registry.check_named_by(file, kind, "run nlpkit where it lies")
+    from nlpkit.outside_parts import check_named_by
+
+    check_named_by(file, kind, "run nlpkit where it lies")
     return kind

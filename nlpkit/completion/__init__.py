@@ -1,7 +1,7 @@
 """Completion in shells: values of options and arguments, which declare them by `autocompletion`.
 
-`verbs.complete` answers the script of a shell (`scripts`). What is not known is left to the shell,
-which completes file names.
+`commands/_completion` answers the script of a shell (`scripts`). What is not known is left to the
+shell, which completes file names.
 """
 
 from collections.abc import Iterator

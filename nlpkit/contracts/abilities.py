@@ -122,10 +122,3 @@ class Scoring(Protocol):
         Each token is a target at most once; one without any context, such as the first token where
         texts have no begin token, is no target. `words` (T,) has the number of each token's word.
         """
-
-
-def default_new_tokens(objective: Generative) -> int:
-    """Return the most tokens to add if no setting says it."""
-    if isinstance(objective, ReadsSource):
-        return min(DEFAULT_NEW_TOKENS, objective.max_new_tokens)
-    return min(DEFAULT_NEW_TOKENS, objective.max_length // 2)

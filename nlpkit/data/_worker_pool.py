@@ -125,5 +125,7 @@ def _run(piece: Any) -> Any:
     except NlpkitError:
         raise
     except Exception as error:  # a bug, or a mistake in a user's part: not every one can be pickled
-        found = registry.error_of_part(error)
+        from nlpkit.outside_parts import error_of_part
+
+        found = error_of_part(error)
         raise found or RuntimeError(f"in a worker process:\n{traceback.format_exc()}") from None

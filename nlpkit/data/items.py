@@ -23,7 +23,7 @@ from nlpkit.data.documents import is_held_out
 from nlpkit.data.files import Input
 from nlpkit.data.lines import check_characters, kind_of, name_first
 from nlpkit.data.settings import Config, Part
-from nlpkit.data.store import unknown_warning
+from nlpkit.data.store import WARN_SHARE
 from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
@@ -220,9 +220,11 @@ def build_items(
     callbacks.note(
         f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"
     )
-    remark = objective.unknown_remark
-    if warning := unknown_warning(inputs, counts.unknown, items.tokens, remark):
-        callbacks.warn(warning)
+    if counts.unknown and counts.unknown >= WARN_SHARE * items.tokens:
+        from nlpkit.data import remarks
+
+        remark = objective.unknown_remark
+        callbacks.warn(remarks.warn_of_unknown(inputs, counts.unknown, items.tokens, remark))
     if empty:
         callbacks.warn(
             f"{empty[0].file}:{empty[0].line}: a text of unknown tokens alone; in all, "

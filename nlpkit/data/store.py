@@ -8,7 +8,7 @@ and opens it.
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -26,9 +26,9 @@ from nlpkit.data.tokenize import Encoding, Job, tokenize
 from nlpkit.disk import file_sha256
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.json_types import JsonMapping
-from nlpkit.plural import all_of, number_of
+from nlpkit.plural import number_of
 
-_WARN_SHARE = 0.01
+WARN_SHARE = 0.01  # of unknown tokens, all of which count, also those that are left out
 VERSION = 1  # part of every key: change it if the same text gives another store
 # Part of the key of a store with flags: change it when the same text would get other ones.
 FLAGS_VERSION = 1
@@ -54,13 +54,17 @@ def build_corpus(
     ]
     corpus = Corpus([(store, each.weight) for store, each in zip(stores, inputs, strict=True)])
     if not len(corpus):
+        from nlpkit.data import remarks
+
         name = inputs[0].files[0].name if len(inputs) == 1 else "data.train"
-        raise DataError(f"{name}: {_explain_empty(config, part, corpus.counts)}")
+        raise DataError(f"{name}: {remarks.explain_empty(config, part, corpus.counts)}")
     unknown, tokens, remark = corpus.counts.unknown, corpus.tokens, ""
     if encoding.drop_unknown:
         tokens, remark = tokens + unknown, " and left out"
-    if warning := unknown_warning(inputs, unknown, tokens, remark):
-        callbacks.warn(warning)
+    if unknown and unknown >= WARN_SHARE * tokens:
+        from nlpkit.data import remarks
+
+        callbacks.warn(remarks.warn_of_unknown(inputs, unknown, tokens, remark))
     return corpus
 
 
@@ -96,7 +100,7 @@ def build(
     key = _key(files, job, callbacks)
     path = cache_dir / "stores" / key[:32]
     how = "from the cache"
-    if not _is_sound(path, callbacks):
+    if not path.exists() or not _is_sound(path, callbacks):
         how = "tokenised"
         with cache.scratch(path.parent) as workdir, cache.write_errors(path):
             built = workdir / "store"
@@ -123,9 +127,7 @@ def _describe(store: TokenStore, files: Sequence[TextFile], encoding: Encoding) 
 
 
 def _is_sound(path: Path, callbacks: Callbacks) -> bool:
-    """Return whether a store is in the cache; a damaged one is removed, which is noted."""
-    if not path.exists():
-        return False
+    """Return whether a store in the cache is whole; a damaged one is removed, which is noted."""
     try:
         meta = json.loads((path / "meta.json").read_text(encoding="utf-8"))
         expected = meta["sha256"]
@@ -151,7 +153,10 @@ def _write_meta(
     size = (folder / "tokens.bin").stat().st_size
     # One source of several may have no document in this part; `build_corpus` checks the mixture.
     if not size and not total.held_out:
-        raise DataError(f"{files[0].name}: {_explain_empty(job.config, job.part, total)}")
+        from nlpkit.data import remarks
+
+        what = remarks.explain_empty(job.config, job.part, total)
+        raise DataError(f"{files[0].name}: {what}")
     meta = {
         "version": VERSION,
         "key": key,
@@ -172,19 +177,6 @@ def _hash_meta(meta: JsonMapping) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def _explain_empty(config: Config, part: Part, counts: Counts) -> str:
-    """Return why nothing that was read became a document with tokens."""
-    if counts.tokenless:
-        return f"no tokens: {all_of(counts.tokenless, 'documents consist')} of unknown characters"
-    if counts.held_out:
-        what = "holds out none" if part == "valid" else "leaves none to train on"
-        return (
-            f"valid_fraction {config.valid_fraction} of "
-            f"{number_of(counts.held_out, 'documents')} {what}"
-        )
-    return f"no documents; {counts.bad} malformed: {counts.first_bad[0]}"
-
-
 def _key(files: Sequence[TextFile], job: Job, callbacks: Callbacks) -> str:
     config, encoding = job.config, job.encoding
     flags = {"marks": [FLAGS_VERSION, *encoding.token_flags]} if encoding.token_flags else {}
@@ -203,21 +195,3 @@ def _key(files: Sequence[TextFile], job: Job, callbacks: Callbacks) -> str:
         "drop_unknown": encoding.drop_unknown,
     }
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()
-
-
-def unknown_warning(
-    inputs: Iterable[Input], unknown: int, tokens: int, remark: str = ""
-) -> str | None:
-    """Return a warning if one in a hundred tokens or more is unknown; `remark` says more of them.
-
-    `tokens` are all, also those that were left out.
-    """
-    if unknown == 0 or unknown < _WARN_SHARE * tokens:
-        return None
-    names = name_first([file.name for entry in inputs for file in entry.files])
-    return (
-        f"{names}: {unknown:,} of {number_of(tokens, 'tokens')} ({100 * unknown / tokens:.1f} %) "
-        f"{'is' if unknown == 1 else 'are'} unknown"
-        f"{remark}; a larger vocabulary knows their characters: set tokenizer.kind and "
-        "tokenizer.vocab_size (with init_from, kind cpm_ant grows that of the checkpoint)"
-    )

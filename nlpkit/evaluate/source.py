@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
 
-from nlpkit import recipe, registry
+from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import DATA_FILES, RECIPE
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.reader import TextFile
@@ -21,6 +21,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.disk import read_json
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
+from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten, value_at
 from nlpkit.runs.open_checkpoint import Opened
@@ -190,7 +191,7 @@ def load_run_recipe(path: Path) -> recipe.Resolved:
     """Return the recipe of a run; the names of its parts are checked before their import."""
     data = yaml.read(path.read_bytes(), str(path)).data
     for name in _list_part_names(data):
-        registry.check_named_by(path, name, "run nlpkit where it lies")
+        check_named_by(path, name, "run nlpkit where it lies")
     return recipe.load(str(path))
 
 

@@ -14,7 +14,6 @@ from nlpkit.contracts.abilities import (
     Generative,
     Prompt,
     ReadsSource,
-    default_new_tokens,
 )
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
@@ -22,6 +21,7 @@ from nlpkit.errors import UsageError
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Answer, Rules
 from nlpkit.generate.settings import Settings
+from nlpkit.objectives.examples.text import default_new_tokens
 
 # Tokens of the input that are decoded with the output, because a token may contain the space
 # before its word.

@@ -12,8 +12,20 @@ from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.fit import Misfit, load_class, members_of, missing_needs, with_attention
 from nlpkit.recipe.places import Path
 from nlpkit.recipe.sections import Objective as Section
+from nlpkit.score.settings import Config
 
 KINDS = "attention/kinds"
+
+
+def check_scores(section: Config, name: str) -> Iterator[Misfit]:
+    """Yield the settings of `eval:` that the objective `name` gives nothing for."""
+    is_task = issubclass(load_class(name), Task)
+    if section.metrics and not is_task:
+        what = f"objective {name} is trained on running text, which has no answers to score; "
+        yield ("eval", "metrics"), what + "remove the setting"
+    if section.baseline and is_task:
+        what = f"objective {name} is trained on rows, and n-grams need running text; "
+        yield ("eval", "baseline"), what + "remove the setting"
 
 
 def fitting_kinds(config: ModelConfig, objectives: Sequence[type[Objective]]) -> list[str]:

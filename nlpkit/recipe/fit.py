@@ -11,7 +11,6 @@ from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Part
 from nlpkit.contracts.objective import Objective as ObjectiveClass
-from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Attention, Model, Objective
@@ -25,13 +24,10 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    name = recipe.objective[0].name
-    if recipe.eval.metrics and not found and not issubclass(load_class(name), Task):
-        what = f"objective {name} is trained on running text, which has no answers to score; "
-        found.append((("eval", "metrics"), what + "remove the setting"))
-    if recipe.eval.baseline and not found and issubclass(load_class(name), Task):
-        what = f"objective {name} is trained on rows, and n-grams need running text; "
-        found.append((("eval", "baseline"), what + "remove the setting"))
+    if not found and (recipe.eval.metrics or recipe.eval.baseline):
+        from nlpkit.recipe.alternatives import check_scores
+
+        found += check_scores(recipe.eval, recipe.objective[0].name)
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 

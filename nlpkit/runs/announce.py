@@ -141,11 +141,7 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
     run.log.info(f"finished {size}{pace.summary()}")
     timed = run.settings.budget_seconds is not None
     if state.times.stable_step if timed else stable_end(run.settings):
-        length = "train.budget" if timed else "train.steps"
-        run.log.info(
-            f"to train for longer, go on from the end of the stable part: {length}=MORE, "
-            f"--resume {files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
-        )
+        _tell_of_stable_end(run, "train.budget" if timed else "train.steps")
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
@@ -165,3 +161,10 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
     run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")
+
+
+def _tell_of_stable_end(run: Run, length: str) -> None:
+    run.log.info(
+        f"to train for longer, go on from the end of the stable part: {length}=MORE, "
+        f"--resume {files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
+    )

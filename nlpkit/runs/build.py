@@ -187,7 +187,8 @@ def bind_objective(
     recipe = resolved.recipe
     made = [registry.load("objectives", each.name).Objective for each in recipe.objective]
     settings = [each.config for each in recipe.objective]
-    settings[0] = _with_preprocessor(made[0], settings[0], part.source)
+    if part.source:
+        settings[0] = _with_preprocessor(made[0], settings[0], part.source)
     if issubclass(made[0], Task):
         columns = made[0].named_columns(settings[0])
         rows = read_rows(inputs, recipe.data, columns, Counts(), which)
@@ -226,9 +227,9 @@ def _set_head(resolved: Resolved, part: ModelPart, objective: Task) -> None:
         part.same_task = init_from.is_same_task(part.source, notes)
 
 
-def _with_preprocessor(objective: Any, settings: Any, source: Path | None) -> Any:
+def _with_preprocessor(objective: Any, settings: Any, source: Path) -> Any:
     """Return the settings, with those of a checkpoint's preprocessor that are not set."""
-    found = hf_layout.read_if_there(source / PREPROCESSOR) if source else {}
+    found = hf_layout.read_if_there(source / PREPROCESSOR)
     try:
         return objective.with_preprocessor(settings, found)
     except ValueError as error:

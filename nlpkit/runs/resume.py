@@ -24,7 +24,7 @@ from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import Run, from_first
 from nlpkit.runs.save import find_not_finite, state_text, write_start
-from nlpkit.train import shards
+from nlpkit.train import whole_tensors
 from nlpkit.train.state import State
 
 _NAMED = 3  # changed settings
@@ -120,10 +120,10 @@ def _restore_tensors(run: Run, path: Path) -> None:
         raise FileError(f"{path / files.OPTIMIZER_STATE}: {error}") from error
     if (trained := path / files.TRAINED).is_file():
         if run.average:  # the weights of the model are the average
-            shards.restore(run.training, run.optimizers, weights, optimizer_state)
+            whole_tensors.restore(run.training, run.optimizers, weights, optimizer_state)
             run.average.restore()
         weights = load_file(trained)
-    shards.restore(run.training, run.optimizers, weights, optimizer_state)
+    whole_tensors.restore(run.training, run.optimizers, weights, optimizer_state)
 
 
 def _changes(run: Run, *sections: str) -> str:

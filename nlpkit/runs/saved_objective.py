@@ -23,6 +23,7 @@ from nlpkit.models.layers.head import SEQUENCE, kind_of
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import combine
+from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe.fit import missing_needs
 from nlpkit.recipe.problems import in_words
 from nlpkit.tokenizers.library.source_and_target import check_sources
@@ -107,7 +108,7 @@ def _bind(
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
     for each in members.names(named):
-        registry.check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
+        check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
         settings = _shorten(module.Config, model_config) | _read_classes(module.Config, directory)

@@ -25,8 +25,8 @@ from nlpkit.data.loader import Examples
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.objectives import mixture
+from nlpkit.outside_parts import error_of_part
 from nlpkit.recipe import Resolved, fit, sections
-from nlpkit.registry import error_of_part
 from nlpkit.runs import build, frozen, pretrain
 from nlpkit.runs.build import model_part
 from nlpkit.selftest import batching, leaks, resuming, texts

@@ -20,6 +20,11 @@ from nlpkit.train.losses import LossSums, reduced
 from nlpkit.train.machine import to_device
 from nlpkit.train.signals import StopFlag
 
+_BY_HEART = (
+    "the model learns its training data by heart. More data, model.dropout or train.weight_decay "
+    "help; train.patience stops such a run"
+)
+
 
 class HeldOut:
     """A held-out set whose examples are the same at every evaluation.
@@ -164,9 +169,6 @@ class Overfitting:
         if self.is_known or self.worse < 2 or not self.falls:
             return None
         self.is_known = True
-        return (
-            f"the held-out loss has risen since step {since}, from {lowest:.4f} to {held_out:.4f}, "
-            f"while the training loss fell from {before:.4f} to {training:.4f}: the model learns "
-            "its training data by heart. More data, model.dropout or train.weight_decay help; "
-            "train.patience stops such a run"
-        )
+        fell = f"the training loss fell from {before:.4f} to {training:.4f}"
+        risen = f"from {lowest:.4f} to {held_out:.4f}"
+        return f"the held-out loss has risen since step {since}, {risen}, while {fell}: {_BY_HEART}"

@@ -7,8 +7,6 @@ time stamp every 10 seconds. Nothing is written to stdout.
 import contextlib
 import io
 import json
-import math
-import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -166,9 +164,6 @@ def _of_total(step: int, total: int | None) -> str:
     return f"{step}/{total}" if total else str(step)
 
 
-_DAMAGED = math.inf, 0.0  # after every step
-
-
 class Metrics:
     """`metrics.jsonl`: one JSON object for each logged step and each evaluation, in order."""
 
@@ -186,15 +181,10 @@ class Metrics:
         """
         self.path, self._trackers = path, trackers
         with name_path_in_errors(path):
-            kept = []
-            for number, line in enumerate(_lines(path), 1):
-                order = _order(line)
-                if order <= (last_step, evaluated_step):
-                    kept.append(line)
-                # Without its end, it is the last line of a killed run.
-                elif order == _DAMAGED and line.endswith("\n"):
-                    warn(f"{path}:{number}: no record of a step; the line is left out")
-            write_text(path, "".join(kept))
+            if path.exists():
+                from nlpkit.train import kept_metrics
+
+                write_text(path, kept_metrics.select(path, (last_step, evaluated_step), warn))
             # Unbuffered, because `close` must not repeat a failed write.
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
@@ -212,19 +202,3 @@ class Metrics:
         self._file.close()
         if self._trackers:
             self._trackers.finish()
-
-
-def _lines(path: Path) -> list[str]:
-    if not path.exists():
-        return []
-    return path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-
-
-def _order(line: str) -> tuple[float, float]:
-    """Return the sort key of a line: (step, 0) for a step, (step, step) for its evaluation."""
-    try:
-        record = json.loads(line)
-        step = operator.index(record["step"])
-    except (ValueError, KeyError, TypeError):
-        return _DAMAGED
-    return step, step if "held_out" in record else 0

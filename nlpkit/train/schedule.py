@@ -11,9 +11,7 @@ from functools import partial
 
 from pydantic import Field
 
-from nlpkit.config import LARGEST
 from nlpkit.data.loader import Stream
-from nlpkit.errors import UsageError
 from nlpkit.train.settings import Config
 from nlpkit.units import parse_duration
 
@@ -61,9 +59,6 @@ def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
         from nlpkit.train.step_sizes import count_steps
 
         steps = count_steps(_exact(settings.epochs or 0), settings, stream)
-        if steps > LARGEST["int"]:
-            most = LARGEST["int"]
-            raise UsageError(f"train.epochs: {settings.epochs:g} are more than {most} steps")
     warmup = settings.warmup_steps or math.ceil(_exact(settings.warmup_ratio or 0) * steps)
     decays = "decay_ratio" in settings.schedule.module.READS
     filled = {

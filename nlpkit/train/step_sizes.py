@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import accumulate, count
 
+from nlpkit.config import LARGEST
 from nlpkit.data.loader import Stream
 from nlpkit.data.row_steps import RowStream
 from nlpkit.errors import UsageError
@@ -72,7 +73,17 @@ def count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> in
     """Return the number of steps of so many epochs, rounded up at the end.
 
     With `rows_per_step`, each epoch is rounded up, as no step has rows of two epochs.
+
+    Raises:
+        UsageError: these are too many.
     """
+    steps, most = _count_steps(epochs, settings, stream), LARGEST["int"]
+    if steps > most:
+        raise UsageError(f"train.epochs: {settings.epochs:g} are more than {most} steps")
+    return steps
+
+
+def _count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> int:
     assert stream is not None
     if isinstance(stream, RowStream):
         return math.ceil(epochs * stream.steps_per_epoch)

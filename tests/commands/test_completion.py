@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 from pydantic import BaseModel
 
-from nlpkit import cli, registry, verbs
+from nlpkit import cli, registry
+from nlpkit.commands import _completion
 from nlpkit.config import FrozenConfig
 from nlpkit.recipe import packaged, sections
 from nlpkit.train import settings as train_settings
@@ -19,7 +20,7 @@ from nlpkit.train import settings as train_settings
 def ask(*words, shell="bash"):
     """Return the answer to the words of a line, the last of which is at the cursor."""
     asked = {"COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    found = verbs.complete(asked | {"_NLPKIT_COMPLETE": f"complete_{shell}"})
+    found = _completion.complete(asked | {"_NLPKIT_COMPLETE": f"complete_{shell}"})
     return found.splitlines()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nlpkit import cli, registry
+from nlpkit import cli, outside_parts, registry
 from nlpkit.checkpoints import any_layout, hf_layout, integrity, tokenizer_files
 from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.data import tokenize
@@ -464,7 +464,7 @@ def test_part_of_nlpkit_by_its_dotted_name_is_not_from_outside() -> None:
     made = registry.load("objectives", "nlpkit.objectives.clm").Objective
     with pytest.raises(AttributeError) as error:
         made(None, None, None)
-    assert registry.error_of_part(error.value) is None
+    assert outside_parts.error_of_part(error.value) is None
 
 
 @pytest.mark.parametrize("always", [False, pytest.param(True, marks=pytest.mark.slow)])

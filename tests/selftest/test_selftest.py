@@ -26,7 +26,7 @@ from nlpkit.errors import UsageError
 from nlpkit.objectives.cpm_ant import Objective
 from nlpkit.selftest import batching, leaks, resuming, texts
 from nlpkit.selftest.subject import STEPS, Bench
-from nlpkit.train import shards
+from nlpkit.train import whole_tensors
 from nlpkit.train.state import State
 from tests import _processes, _provable, _tiny
 
@@ -378,12 +378,12 @@ def test_selftest_of_a_run_without_held_out_text_or_dropout_holds(
 def test_selftest_of_a_checkpoint_without_moments_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = shards.restore
+    right = whole_tensors.restore
 
     def restore(training, optimizer, weights, moments):
         right(training, optimizer, weights, {n: m * 0 for n, m in moments.items()})
 
-    monkeypatch.setattr(shards, "restore", restore)
+    monkeypatch.setattr(whole_tensors, "restore", restore)
     assert not resuming.resume(bench)[0]
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from nlpkit.contracts.abilities import DEFAULT_NEW_TOKENS, Generative, ReadsSource
 from nlpkit.contracts.batch import IGNORE, Batch, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, Objective, TrainedModel
 from nlpkit.contracts.tokenizer import Tokenizer
@@ -217,3 +218,10 @@ def _limits(model_config: object) -> Iterator[tuple[str, int]]:
     ):
         if (limit := getattr(model_config, name, None)) is not None:
             yield setting, limit
+
+
+def default_new_tokens(objective: Generative) -> int:
+    """Return the most tokens to add if no setting says it."""
+    if isinstance(objective, ReadsSource):
+        return min(DEFAULT_NEW_TOKENS, objective.max_new_tokens)
+    return min(DEFAULT_NEW_TOKENS, objective.max_length // 2)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nlpkit.train.schedule import ResolvedTraining
 
 NAME = "Adafactor"
-SHARDED = True  # `train/shards.py` puts the shards of a parameter together
+SHARDED = True  # `train/whole_tensors.py` puts the shards of a parameter together
 
 
 class Config(FrozenConfig):
@@ -51,7 +51,7 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     import torch
 
     from nlpkit.train.optim import uncompiled
-    from nlpkit.train.shards import on_whole_parameters
+    from nlpkit.train.whole_tensors import on_whole_parameters
 
     return [
         on_whole_parameters(uncompiled(torch.optim.Adafactor))(

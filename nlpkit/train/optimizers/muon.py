@@ -133,8 +133,10 @@ def _step(optimizer: Any, closure: None = None) -> None:
             for matrix, grad, kept in zip(*split, strict=True):
                 _update(group, optimizer.dtype, matrix, grad, kept)
             if shards.is_shard(parameter):
-                shards.fill(parameter, whole[0])
-                shards.fill(momentum, whole[2])
+                from nlpkit.train.whole_tensors import fill
+
+                fill(parameter, whole[0])
+                fill(momentum, whole[2])
 
 
 def _split(tensor: Tensor, count: int) -> list[Tensor]:
