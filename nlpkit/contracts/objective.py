@@ -107,9 +107,9 @@ class Objective(ABC):
     head_kind: str = ""  # the kind of task of its layer, which has a model in transformers
     lm_weight: float = 0.0  # of an auxiliary next-token loss
     # `(config)`, of the class: the checkpoints, by name, of models that the loss reads, such as a
-    # teacher; None: it has none. They are opened before the text is read, not trained, not saved;
-    # a run goes on with the same ones only. `frozen_models` are then the families' models, by name.
-    # Of a name None, which a setting of this name may be, the checkpoint is that of `init_from`.
+    # teacher; None: it has none. They are neither trained nor saved; a run goes on with the same
+    # ones only. `frozen_models` are then the families' models, by name. Of a name None the
+    # checkpoint is that of `init_from`, whose weights the loss shares with adapters (`dpo`).
     frozen: ClassVar[Callable[[Any], Mapping[str, str | None]] | None] = None
     frozen_models: Mapping[str, Any] = MappingProxyType({})
     prompt: Any = None  # a soft prompt before the text (`objectives/examples/soft_prompt.py`)

@@ -2,7 +2,8 @@
 
 A row is a prompt with an answer that is preferred and one that is not. The reward of an answer y is
 β (log p(y | prompt) - log p_ref(y | prompt)), where p_ref is a frozen model, by default that of
-`init_from`; the loss is -log sigmoid(reward of the chosen - reward of the rejected answer).
+`init_from`; the loss is -log sigmoid(reward of the chosen - reward of the rejected answer). Beside
+adapters (`lora`) the reference has no weights of its own: it reads those that they leave alone.
 Sequences are those of `generation`, so a model that it has tuned is the one to begin with. Both of
 a pair are in one pack. `label_smoothing` is the share of the pairs whose preference is taken to be
 wrong (Mitchell 2023, "cDPO"; TRL's setting of this name).
@@ -12,8 +13,9 @@ M targets, S sequences, P = S / 2 pairs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 from pydantic import Field as Setting
@@ -30,6 +32,7 @@ from nlpkit.objectives.tasks.rows import count_cut, shorten
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 class Config(FrozenConfig):
@@ -76,6 +79,7 @@ class Objective(generation.Objective):
     scores = ("reward_accuracy",)
     predicts_text = False
     metrics = ()
+    _sharing: Callable[[], object] = staticmethod(lambda: None)  # a weak reference to the model
 
     @staticmethod
     def frozen(config: Config) -> Mapping[str, str | None]:  # type: ignore[override]
@@ -128,6 +132,9 @@ class Objective(generation.Objective):
         from torch.nn.functional import logsigmoid
 
         labels, reference = batch.fields["labels"], self.frozen_models["reference"]
+        if self._sharing() is not model:
+            self._sharing = weakref.ref(model)
+            _share_weights(reference, cast("nn.Module", model))
         index = (labels != IGNORE).nonzero().squeeze(1)
         with torch.no_grad():
             expected = reference.token_loss(forward(self, reference, batch), index, labels[index])[
@@ -144,3 +151,17 @@ class Objective(generation.Objective):
         sums = total, (margins > 0).sum().float(), margins.sum()
         parts = {n: (each.detach(), len(margins)) for n, each in zip(self.parts, sums, strict=True)}
         return Loss({"dpo": Term(total, len(margins), parts=parts)})
+
+
+def _share_weights(reference: nn.Module, model: nn.Module) -> None:
+    """Let the reference read the frozen weights of the model that equal its own.
+
+    FSDP shards those of the model; the reference keeps its own then.
+    """
+    import torch
+
+    frozen = {name: each for name, each in model.named_parameters() if not each.requires_grad}
+    for name, own in reference.named_parameters():
+        other = frozen.get(name, frozen.get(f"parametrizations.{name}.original"))  # torch's name
+        if other is not None and type(other.data) is torch.Tensor and torch.equal(own, other):
+            own.data = other.data

@@ -27,7 +27,8 @@ class Frozen:
     name: str
     checkpoint: Path
     sha256: str  # of its settings and weights
-    parameters: int = 0  # once it is open
+    is_base: bool = False  # of the adapters of this run, whose weights it reads
+    parameters: int = 0  # of its own, once it is open
 
     @property
     def place(self) -> str:
@@ -53,7 +54,8 @@ def find(resolved: Resolved) -> list[Frozen]:
                 what = "it is by default the model of init_from, which the recipe does not have"
                 raise UsageError(str(Problem.at(document.place(at), at, what)))
             try:
-                found.append(_describe(number, name, resolved.path(named)))
+                is_base = path is None and recipe.lora is not None
+                found.append(_describe(number, name, resolved.path(named), is_base))
             except FileError as error:
                 what = f"frozen model {name}: {error}"
                 raise FileError(str(Problem.at(document.place(at), at, what))) from error
@@ -88,12 +90,12 @@ def named(resolved: Resolved, frozen: Sequence[Frozen]) -> Resolved:
     return replace(resolved, recipe=recipe)
 
 
-def _describe(number: tuple[int, ...], name: str, path: Path) -> Frozen:
+def _describe(number: tuple[int, ...], name: str, path: Path, is_base: bool = False) -> Frozen:
     checkpoint = find_checkpoint(path)
     endings = ("config.json", "*.safetensors", "*.bin")
     read = {each for ending in endings for each in checkpoint.glob(ending)}
     read -= {checkpoint / files.OPTIMIZER_STATE}
-    return Frozen(number, name, checkpoint, file_sha256(*sorted(read)))
+    return Frozen(number, name, checkpoint, file_sha256(*sorted(read)), is_base)
 
 
 def _number(
@@ -119,11 +121,12 @@ def attach(
             owner = owner.members[number]
         opened = open_checkpoint(each.checkpoint, device=device, precision="fp32", warn=log.warn)
         owner.frozen_models = {**owner.frozen_models, each.name: opened.model.requires_grad_(False)}
-        each.parameters = sum(parameter.numel() for parameter in opened.model.parameters())
+        size = sum(parameter.numel() for parameter in opened.model.parameters())
+        each.parameters = 0 if each.is_base else size
+        shared = ", the weights under the adapters" if each.is_base else ""
         log.info(
-            f"frozen model {each.name}: {opened.part.family}, "
-            f"{number_of(each.parameters, 'parameters')}, {each.checkpoint} "
-            f"(sha256 {each.sha256[:12]})"
+            f"frozen model {each.name}: {opened.part.family}, {number_of(size, 'parameters')}"
+            f"{shared}, {each.checkpoint} (sha256 {each.sha256[:12]})"
         )
         if tokenizer and opened.tokenizer and not reads_alike(tokenizer, opened.tokenizer):
             raise UsageError(

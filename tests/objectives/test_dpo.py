@@ -2,20 +2,24 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
-from nlpkit import cli
+from nlpkit import cli, recipe
+from nlpkit import plan as planning
 from nlpkit.contracts.batch import IGNORE, LENGTHS
 from nlpkit.contracts.reader import RowError
 from nlpkit.data.items import Row
 from nlpkit.data.pack import pack_examples
 from nlpkit.errors import UsageError
 from nlpkit.models.gru import Config as ModelSettings
+from nlpkit.objectives import dpo
 from nlpkit.objectives.dpo import Config, Objective
+from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 from tests._processes import FSDP, launched
 
@@ -200,6 +204,48 @@ def test_reference_may_be_named_and_is_needed(start: Path, tmp_path: Path) -> No
     first.write_text("\n".join(text).replace(f", reference: {start / 'start'}", ""), "utf-8")
     with pytest.raises(UsageError, match=r"tiny.yaml:5:\d+: objective.reference: it is by default"):
         _tiny.pretrain(first, tmp_path / "three")
+
+
+ADAPTERS = "lora={targets: [token_embedding, c_attn, c_fc]}"
+
+
+def test_reference_beside_adapters_has_no_weights_of_its_own(
+    start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _write(start, tmp_path)
+    shared = {}
+    forward = Objective.loss
+
+    def loss(self: Objective, model: Any, hidden: torch.Tensor, batch: Any) -> Any:
+        found = forward(self, model, hidden, batch)
+        ours = {each.data_ptr() for each in model.parameters()}
+        reference = self.frozen_models["reference"]
+        shared.update({n: p.data_ptr() in ours for n, p in reference.named_parameters()})
+        return found
+
+    monkeypatch.setattr(Objective, "loss", loss)
+    _tiny.pretrain(path, tmp_path / "one", ADAPTERS)
+    assert len(shared) > 10
+    assert all(shared.values())
+    monkeypatch.setattr(dpo, "_share_weights", lambda *_: None)
+    shared.clear()
+    _tiny.pretrain(path, tmp_path / "two", ADAPTERS)
+    assert not any(shared.values())
+    assert _tiny.metrics(tmp_path / "one") == _tiny.metrics(tmp_path / "two")
+    assert _held_out(tmp_path / "one")[-1]["losses"]["reward_margin"] > 0
+
+
+def test_plan_counts_the_reference_beside_adapters_once(start: Path, tmp_path: Path) -> None:
+    path = _write(start, tmp_path)
+
+    def make(*sets: str) -> dict[str, Any]:
+        resolved = recipe.load(str(path), [*sets])
+        plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET))
+        return planning.describe(plan)["model"]
+
+    whole, adapted = make(), make(ADAPTERS)
+    assert whole["frozen_parameters"] == whole["parameters"]
+    assert adapted["frozen_parameters"] == 0
 
 
 @pytest.mark.slow
