@@ -49,6 +49,12 @@ _NO_TEMPLATE = (
 )
 
 
+def check_template(template: str | None) -> None:
+    """Raise `ValueError` if a setting is neither the name of a template nor one."""
+    if template not in (None, "chatml") and "{" not in str(template):
+        raise ValueError("template: needs chatml, or a template in Jinja: {% for message in …")
+
+
 class Config(FrozenConfig):
     """How a row is a conversation, and how it becomes a text."""
 
@@ -74,8 +80,7 @@ class Config(FrozenConfig):
 
     @model_validator(mode="after")
     def _template_is_one(self) -> Self:
-        if self.template not in (None, "chatml") and "{" not in str(self.template):
-            raise ValueError("template: needs chatml, or a template in Jinja: {% for message in …")
+        check_template(self.template)
         if self.column and self.layout == "alpaca":
             raise ValueError("column: alpaca has three columns; remove the setting")
         return self
@@ -110,7 +115,7 @@ class Objective(LabelTargets, Task):
     """Examples and loss of an assistant's turns; an item's label says which tokens are theirs."""
 
     term = "chat"
-    parts = ("chat",)
+    parts: tuple[str, ...] = ("chat",)
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("causal", "has_vocabulary")
@@ -159,14 +164,23 @@ class Objective(LabelTargets, Task):
         """Return the item of a row; the end of a long conversation is cut."""
         messages = self.config.messages(row)
         (text,) = self.texts(row)
-        _, offsets = self.chatting.encode_marked(text)
-        is_target = np.zeros(len(offsets), np.bool_)
-        starts, stops = np.array(offsets, np.int64).reshape(-1, 2).T
-        for start, stop in self.turns(messages):
-            is_target |= (starts < stop) & (stops > start)
+        is_target = self.find_targets(messages, text)
         kept, cut = shorten(ids[0], self.config.max_length + 1, "start")
         counts = count_cut(cut, "conversation")
         return Item((kept,), is_target[: len(kept)], len(kept) - 1, counts, text)
+
+    def find_targets(self, messages: Messages, text: str, last: int = 0) -> np.ndarray:
+        """Return which tokens of a conversation are of its `last` turns of the assistant; 0: all.
+
+        Raises:
+            RowError: the template does not tell.
+        """
+        _, offsets = self.chatting.encode_marked(text)
+        is_target = np.zeros(len(offsets), np.bool_)
+        starts, stops = np.array(offsets, np.int64).reshape(-1, 2).T
+        for start, stop in self.turns(messages)[-last:]:
+            is_target |= (starts < stop) & (stops > start)
+        return is_target
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, (T,) each; nothing is random."""

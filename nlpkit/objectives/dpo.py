@@ -24,7 +24,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import IGNORE, LENGTHS, Batch, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.contracts.task import Item
+from nlpkit.contracts.task import Item, Task
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives import generation
 from nlpkit.objectives.examples.text import forward
@@ -71,23 +71,65 @@ class Config(FrozenConfig):
         return self.chosen
 
 
-class Objective(generation.Objective):
-    """Examples and loss of preferences; an item has a prompt and both answers."""
+class Preferences(Task):
+    """The loss of pairs of answers: a pair is one example, the chosen sequence the first of two."""
 
     term = "dpo"
-    parts = ("dpo", "reward_accuracy", "reward_margin")
-    scores = ("reward_accuracy",)
+    parts: tuple[str, ...] = ("dpo", "reward_accuracy", "reward_margin")
+    scores: tuple[str, ...] = ("reward_accuracy",)
     predicts_text = False
-    metrics = ()
+    metrics: tuple[str, ...] = ()
     _sharing: Callable[[], object] = staticmethod(lambda: None)  # a weak reference to the model
 
     @staticmethod
-    def frozen(config: Config) -> Mapping[str, str | None]:  # type: ignore[override]
+    def frozen(config: Any) -> Mapping[str, str | None]:  # type: ignore[override]
         return {"reference": config.reference}
+
+    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
+        """Return the number of pairs."""
+        return {"dpo": len(batch[LENGTHS]) // 2}
+
+    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
+        """Return the loss of the pairs; for the log also how often, and by how much, they agree."""
+        import torch
+        from torch.nn.functional import logsigmoid
+
+        labels, reference = batch.fields["labels"], self.frozen_models["reference"]
+        if self._sharing() is not model:
+            self._sharing = weakref.ref(model)
+            _share_weights(reference, cast("nn.Module", model))
+        index = (labels != IGNORE).nonzero().squeeze(1)
+        with torch.no_grad():
+            expected = reference.token_loss(forward(self, reference, batch), index, labels[index])[
+                1
+            ]
+        gains = expected - model.token_losses(hidden, index, labels[index])  # (M,)
+        sizes = torch.tensor(batch.lengths, device=labels.device)
+        numbers = torch.arange(len(sizes), device=labels.device)
+        sequences = numbers.repeat_interleave(sizes, output_size=len(labels))[index]
+        rewards = self.config.beta * gains.new_zeros(len(sizes)).index_add(0, sequences, gains)
+        margins = rewards[::2] - rewards[1::2]  # (P,)
+        wrong = self.config.label_smoothing
+        total = -((1 - wrong) * logsigmoid(margins) + wrong * logsigmoid(-margins)).sum()
+        sums = total, (margins > 0).sum().float(), margins.sum()
+        parts = {n: (each.detach(), len(margins)) for n, each in zip(self.parts, sums, strict=True)}
+        return Loss({"dpo": Term(total, len(margins), parts=parts)})
+
+
+class Objective(Preferences, generation.Objective):
+    """Examples of preferences; an item has a prompt and both answers."""
 
     @classmethod
     def named_columns(cls, config: Any) -> tuple[str, ...]:
         return columns(config.prompt, config.chosen, config.rejected)
+
+    @classmethod
+    def check_columns(cls, config: Any, row: Row) -> None:
+        """See `Task`; messages, which `dpo_chat` reads, are named."""
+        for column in columns(config.chosen):
+            if isinstance(row.find(column), list):
+                raise RowError(f'"{column}" is a list of messages, which objective dpo_chat reads')
+        super().check_columns(config, row)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the prompt and both answers; raise `RowError`."""
@@ -121,36 +163,6 @@ class Objective(generation.Objective):
         ]
         joined = {name: np.concatenate([each[name] for each in both]) for name in both[0]}
         return joined | {LENGTHS: np.array([len(each["labels"]) for each in both])}
-
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        """Return the number of pairs."""
-        return {"dpo": len(batch[LENGTHS]) // 2}
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return the loss of the pairs; for the log also how often, and by how much, they agree."""
-        import torch
-        from torch.nn.functional import logsigmoid
-
-        labels, reference = batch.fields["labels"], self.frozen_models["reference"]
-        if self._sharing() is not model:
-            self._sharing = weakref.ref(model)
-            _share_weights(reference, cast("nn.Module", model))
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        with torch.no_grad():
-            expected = reference.token_loss(forward(self, reference, batch), index, labels[index])[
-                1
-            ]
-        gains = expected - model.token_losses(hidden, index, labels[index])  # (M,)
-        sizes = torch.tensor(batch.lengths, device=labels.device)
-        numbers = torch.arange(len(sizes), device=labels.device)
-        sequences = numbers.repeat_interleave(sizes, output_size=len(labels))[index]
-        rewards = self.config.beta * gains.new_zeros(len(sizes)).index_add(0, sequences, gains)
-        margins = rewards[::2] - rewards[1::2]  # (P,)
-        wrong = self.config.label_smoothing
-        total = -((1 - wrong) * logsigmoid(margins) + wrong * logsigmoid(-margins)).sum()
-        sums = total, (margins > 0).sum().float(), margins.sum()
-        parts = {n: (each.detach(), len(margins)) for n, each in zip(self.parts, sums, strict=True)}
-        return Loss({"dpo": Term(total, len(margins), parts=parts)})
 
 
 def _share_weights(reference: nn.Module, model: nn.Module) -> None:
