@@ -66,8 +66,7 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
 
     log = common.open_log()
     found = pairs.read_pairs(files) if judged.pairs else []
-    texts = [sentence for pair in found for sentence in (pair.good, pair.bad)]
-    texts = texts or pairs.read_texts(files, common.text_key)
+    texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key)
     likelihood, scores, theirs = _score(checkpoint, texts, found, judged.published, common, log)
     path, method = str(likelihood.opened.path), likelihood.method
     result: JsonObject = {"checkpoint": path, "method": method}

@@ -188,7 +188,7 @@ def _format_value(key: str, value: object) -> tuple[str, str | None]:
         return f"{value:.3g}", "FLOP"
     if key.endswith("flops_per_second"):
         return f"{value / 1e12:,.0f}", "TFLOP/s"
-    if key.endswith(("fill", "_with_loss", "memory_share", "utilization")):
+    if key.endswith(("fill", "_with_loss", "_share", "utilization")):
         return f"{value:.1%}", ""
     if key.startswith("estimate.seconds_per"):
         return f"{value:.3f}", "s"

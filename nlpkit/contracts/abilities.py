@@ -105,14 +105,8 @@ class ScoringInput:
 
 
 @runtime_checkable
-class Scoring(Protocol):
-    """The additional members of an objective whose model can score a text: log-probabilities."""
-
-    scoring_methods: tuple[str, ...]  # the first is the default for whole texts
-    answer_method: str  # the default for a text behind a given one, such as an answer to a prompt
-    max_text: int  # the largest number of tokens of a text in a sequence of `config.max_length`
-    config: Any
-    drop_unknown: bool
+class ScoresText(Protocol):
+    """The method by which a class is known to be `Scoring`."""
 
     def score_text(
         self, ids: np.ndarray, words: np.ndarray, given: int, method: str
@@ -122,3 +116,14 @@ class Scoring(Protocol):
         Each token is a target at most once; one without any context, such as the first token where
         texts have no begin token, is no target. `words` (T,) has the number of each token's word.
         """
+
+
+@runtime_checkable
+class Scoring(ScoresText, Protocol):
+    """The additional members of an objective whose model can score a text: log-probabilities."""
+
+    scoring_methods: tuple[str, ...]  # the first is the default for whole texts
+    answer_method: str  # the default for a text behind a given one, such as an answer to a prompt
+    max_text: int  # the largest number of tokens of a text in a sequence of `config.max_length`
+    config: Any
+    drop_unknown: bool

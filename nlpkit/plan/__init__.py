@@ -57,6 +57,10 @@ def make(
     resolved = _fit_memory(resolved, run_path, part, data, where, log, measure)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
     plan = planned.plan(resolved, settings, part, data, where)
+    if resolved.recipe.eval.pairs:
+        from nlpkit.runs import judged
+
+        plan.judge = judged.attach(resolved, part, data, plan.settings, plan.stream, log)
     if note := long_warmup(plan.settings):
         log.warn(note)
     if settings.gradient_checkpointing:
@@ -111,6 +115,7 @@ def describe(plan: Planned) -> JsonObject:
             "dropped": data.examples.spans.dropped,
             "cut": dict(data.train.cut),
             "held_out": _describe_held_out(data, plan.resolved.recipe.eval.baseline),
+            **({"pairs": plan.judge.describe()} if plan.judge else {}),
             "directories": [n for inputs in data.inputs for entry in inputs for n in entry.notes],
             "vocabulary": plan.vocab_size,
         },

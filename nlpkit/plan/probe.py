@@ -50,6 +50,7 @@ def _estimate_time(plan: Planned, times: Times) -> JsonObject:
         return dict.fromkeys((*names, *counts)) | known
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
+    held_out += plan.judge.tokens if plan.judge else 0
     cost = Cost(
         batch * mean_batches(settings, plan.stream) + times.update,
         times.held_out_token * held_out,

@@ -2,23 +2,35 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
+from nlpkit.contracts.abilities import ScoresText, Scoring
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.recipe.fit import Misfit, load_class, members_of, missing_needs, with_attention
+from nlpkit.recipe.fit import (
+    Misfit,
+    classes,
+    load_class,
+    members_of,
+    missing_needs,
+    parts,
+    with_attention,
+)
 from nlpkit.recipe.places import Path
 from nlpkit.recipe.sections import Objective as Section
-from nlpkit.score.settings import Config
+
+if TYPE_CHECKING:
+    from nlpkit.recipe.settings import Recipe
 
 KINDS = "attention/kinds"
 
 
-def check_scores(section: Config, name: str) -> Iterator[Misfit]:
-    """Yield the settings of `eval:` that the objective `name` gives nothing for."""
+def check_scores(recipe: "Recipe") -> Iterator[Misfit]:
+    """Yield the settings of `eval:` that the recipe's objective gives nothing for."""
+    section, name = recipe.eval, recipe.objective[0].name
     is_task = issubclass(load_class(name), Task)
     if section.metrics and not is_task:
         what = f"objective {name} is trained on running text, which has no answers to score; "
@@ -26,6 +38,28 @@ def check_scores(section: Config, name: str) -> Iterator[Misfit]:
     if section.baseline and is_task:
         what = f"objective {name} is trained on rows, and n-grams need running text; "
         yield ("eval", "baseline"), what + "remove the setting"
+    if section.pairs:
+        yield from _check_pairs(recipe)
+
+
+def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
+    scoring = [each for each in classes(recipe.objective) if issubclass(each, ScoresText)]
+    method = recipe.eval.pairs_method
+    if not scoring:
+        able = [n for n in registry.names("objectives") if issubclass(load_class(n), ScoresText)]
+        names = ", ".join(part.name for part in parts(recipe.objective))
+        what = f"a model trained with {names} gives a text no probability"
+        yield ("eval", "pairs"), f"{what}; with these it does: {', '.join(able)}"
+        return
+    methods = cast(type[Scoring], scoring[0]).scoring_methods
+    if method and method not in methods:
+        yield ("eval", "pairs_method"), f"no {method!r}; this model has {', '.join(methods)}"
+    if not (recipe.data.valid or recipe.data.valid_fraction):
+        what = "nothing is held out, and so nothing is evaluated; set data.valid or "
+        yield ("eval", "pairs"), what + "data.valid_fraction"
+    elif recipe.train.budget and not recipe.train.eval_every:
+        what = "with train.budget, their share of the run is known by train.eval_every; set it"
+        yield ("eval", "pairs"), what
 
 
 def fitting_kinds(config: ModelConfig, objectives: Sequence[type[Objective]]) -> list[str]:

@@ -85,7 +85,8 @@ def check_training(resolved: Resolved, objective: Any) -> None:
         raise UsageError(f"train.z_loss: objective {name} predicts no tokens; remove the setting")
     predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
     metrics = objective.metrics if predicts else ()  # other scores need generated text
-    figures = ("loss", *metrics, *objective.scores)
+    judged = ("pairs",) if resolved.recipe.eval.pairs else ()
+    figures = ("loss", *metrics, *objective.scores, *judged)
     if settings.best_by not in figures:
         raise UsageError(
             f"train.best_by: objective {name} has no {settings.best_by} during training; it has "

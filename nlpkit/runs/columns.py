@@ -27,11 +27,15 @@ _LONG = 4 << 20  # bytes; a longer file of these is not read twice
 
 
 def check(resolved: Resolved) -> None:
-    """Raise `DataError` if a file lacks a column, `FileError` if there is no such file."""
+    """Raise `DataError` if a file, also of pairs, lacks a column, `FileError` if it is missing."""
     config = resolved.recipe.data
     first = resolved.recipe.objective[0]
     objective = registry.load("objectives", first.name).Objective
     train, valid = find_inputs(config, resolved.base, None)
+    if resolved.recipe.eval.pairs:
+        from nlpkit.runs import pairs
+
+        pairs.read_named(resolved)
     for source in train + valid:
         for file in source.files[:_FILES]:
             if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:

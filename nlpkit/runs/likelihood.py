@@ -70,7 +70,11 @@ class Likelihood:
         self.method = method or default
         if self.method not in methods:
             raise UsageError(f"--method {method}: this model has {', '.join(methods)}")
-        self._device = next(opened.model.parameters()).device
+
+    @property
+    def _device(self) -> torch.device:
+        device: torch.device = next(self.opened.model.parameters()).device
+        return device
 
     @property
     def max_text(self) -> float:
@@ -133,6 +137,11 @@ class Likelihood:
         done(len(texts))
         return [found[text.make_key()] for text in texts]
 
+    def check_inputs(self, given: Collection[str]) -> None:
+        """Raise `UsageError` if an input that the model needs is not among those of a sequence."""
+        if missing := [name for name in self._inputs if name not in given]:
+            raise UsageError(f"this model cannot score text: it needs {', '.join(missing)}")
+
     def _score(self, sequences: Collection["_Sequence"]) -> None:
         """Write the log-probabilities of what the sequences score."""
         if self._score_shared(sequences):
@@ -171,14 +180,9 @@ class Likelihood:
             first += len(each.targets)
 
     def _compute_losses(self, sequences: Sequence["_Sequence"]) -> np.ndarray:
-        """Return the losses (M,) of all targets of a batch, in order.
-
-        Raises:
-            UsageError: the objective does not give an input that the model needs.
-        """
+        """Return the losses (M,) of all targets of a batch, in order."""
         objective, model, names = self.opened.objective, self.opened.model, self._inputs
-        if missing := [name for name in names if name not in sequences[0].inputs]:
-            raise UsageError(f"this model cannot score text: it needs {', '.join(missing)}")
+        self.check_inputs(sequences[0].inputs)
         fields = {
             name: self._join([sequence.inputs[name] for sequence in sequences]) for name in names
         }

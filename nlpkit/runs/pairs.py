@@ -5,7 +5,7 @@ tokens. Equal scores are a tie, which counts half: no score depends on the order
 Imports no torch, since a `Likelihood` is given.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +15,13 @@ import numpy as np
 from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.documents import read
-from nlpkit.data.files import Input, find_inputs
+from nlpkit.data.files import Input, expand, find_inputs, roots
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
-from nlpkit.disk import user_path
-from nlpkit.errors import DataError
+from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
+from nlpkit.recipe import Resolved
 from nlpkit.score.significance import confidence_interval
 from nlpkit.text_table import aligned
 
@@ -53,17 +53,17 @@ class Pair:
     groups: Mapping[str, str] = field(default_factory=dict)  # the columns of `GROUPS` that it has
 
 
-def read_pairs(files: Sequence[str]) -> list[Pair]:
+def read_pairs(files: Sequence[str], base: Path | None = None) -> list[Pair]:
     """Return the pairs of BLiMP's jsonl files, or of csv and tsv files with the same columns.
 
     The paradigm is in `UID`; without this column it is the file's name. A directory stands for its
-    jsonl files.
+    jsonl files. Names are looked for in the working directory, then in `base`.
 
     Raises:
         DataError: `file:line: what` is wrong with a row, or there are no pairs.
         FileError: there is no such file.
     """
-    config, inputs = _find({"train": [_expand(name) for name in files]})
+    config, inputs = _find({"train": [_expand(name, base) for name in files]}, base)
     pairs = []
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
         place = f"{row.file}:{row.line}"
@@ -87,6 +87,22 @@ def read_pairs(files: Sequence[str]) -> list[Pair]:
     return pairs
 
 
+def read_named(resolved: Resolved) -> list[Pair]:
+    """Return the pairs of `eval.pairs`; an error names the recipe's line."""
+    found = []
+    for number, name in enumerate(resolved.recipe.eval.pairs or ()):
+        try:
+            found += read_pairs([name], resolved.base)
+        except (DataError, FileError, UsageError) as error:
+            raise type(error)(resolved.document.locate(f"eval.pairs.{number}: {error}")) from error
+    return found
+
+
+def list_sentences(some: Iterable[Pair]) -> list[Sentence]:
+    """Return the good and the bad sentence of each pair in turn."""
+    return [sentence for pair in some for sentence in (pair.good, pair.bad)]
+
+
 def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
     """Return the documents of files, such as the lines of a txt file.
 
@@ -95,7 +111,7 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
         FileError: there is no such file.
     """
     settings = {} if text_key is None else {"text_key": text_key}
-    config, inputs = _find({"train": list(files), **settings})
+    config, inputs = _find({"train": list(files), **settings}, None)
     found = []
     for entry in inputs:
         for file in entry.files:
@@ -109,15 +125,16 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
     return found
 
 
-def _find(settings: JsonMapping) -> tuple[DataConfig, list[Input]]:
+def _find(settings: JsonMapping, base: Path | None) -> tuple[DataConfig, list[Input]]:
     config = DataConfig.model_validate(settings)
-    return config, find_inputs(config, None, cache_directory(None, None, lambda _: None))[0]
+    return config, find_inputs(config, base, cache_directory(None, None, lambda _: None))[0]
 
 
-def _expand(name: str) -> dict[str, list[str]]:
+def _expand(name: str, base: Path | None) -> dict[str, list[str]]:
     """Return the source for a file, a glob, or the jsonl files of a directory."""
-    folder = user_path(name)
-    if not folder.is_dir():
+    places = [root / expand(name) for root in roots(expand(name), base)]
+    folder = next((place for place in places if place.is_dir()), None)
+    if folder is None:
         return {"files": [name]}
     files = sorted(str(path) for path in folder.iterdir() if ".jsonl" in path.name)
     if not files:
@@ -136,6 +153,11 @@ class Scores:
         """Return the score of each sentence, (S,)."""
         return np.array([float(np.nansum(values)) for values in self.log_probs])
 
+    def credit(self) -> np.ndarray:
+        """Return 1, 0.5 (a tie) or 0 for each pair, (P,): sentences are good and bad in turn."""
+        good, bad = self.sums().reshape(-1, 2).T
+        return np.where(good == bad, 0.5, good > bad)
+
 
 def score(
     sentences: Sequence[Sentence],
@@ -143,7 +165,15 @@ def score(
     done: Callable[[int], None],
     warn: Callable[[str], None],
 ) -> Scores:
-    """Return the log-probabilities of the sentences.
+    """Return the log-probabilities of the sentences; see `encode`."""
+    encoded = encode(sentences, likelihood, warn)
+    return Scores(encoded, likelihood.compute_log_probs(encoded, done))
+
+
+def encode(
+    sentences: Sequence[Sentence], likelihood: "Likelihood", warn: Callable[[str], None]
+) -> "list[Encoded]":
+    """Return the tokens of the sentences.
 
     Warnings count sentences longer than those of the training, and unknown tokens.
 
@@ -173,7 +203,7 @@ def score(
             f"{number_of(unknown, 'unknown tokens')} in {total:,} of "
             f"{number_of(len(encoded), 'sentences')}, {what}"
         )
-    return Scores(encoded, likelihood.compute_log_probs(encoded, done))
+    return encoded
 
 
 def compute_figures(
@@ -186,7 +216,7 @@ def compute_figures(
     """
     sums = scores.sums()
     good, bad = sums[::2], sums[1::2]
-    credit = np.where(good == bad, 0.5, good > bad)
+    credit = scores.credit()
     identical = []
     without_context = 0
     for number, pair in enumerate(pairs):

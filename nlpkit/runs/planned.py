@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,6 +17,9 @@ from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
 from nlpkit.train.schedule import ResolvedTraining, make_stream, resolve_steps
 from nlpkit.train.settings import Config
+
+if TYPE_CHECKING:
+    from nlpkit.runs.judged import Judge
 
 
 @dataclass
@@ -80,6 +84,7 @@ class Planned(PlannedModel):
     data: Data
     stream: Stream
     device: torch.device
+    judge: "Judge | None" = None  # of `eval.pairs`
 
     @property
     def first(self) -> Batch:

@@ -126,6 +126,10 @@ def prepare(
         settings = fitted.settings(settings) if fitted else settings
     stream = make_stream(settings)(data.examples)
     settings = resolve_steps(settings, stream)
+    if recipe.eval.pairs:
+        from nlpkit.runs import judged
+
+        judged.attach(resolved, part, data, settings, stream, log)
     module = _make_module(resolved, part, data, settings)
     parts = resolved, directory, module, stream, device
     precision = from_first(PartialState(), lambda: fastest_precision.choose(*parts))

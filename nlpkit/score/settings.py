@@ -90,10 +90,25 @@ class Config(FrozenConfig):
         json_schema_extra={"free": True},
     )
 
+    pairs: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="files of minimal pairs, as nlpkit judge --pairs takes them: the accuracy on a "
+        "sample is a figure of each evaluation, the score pairs of train.best_by",
+    )
+    max_pairs: int | None = Field(
+        None, ge=1, description="pairs at each evaluation; default: 5 % of the run's computation"
+    )
+    pairs_method: str | None = Field(
+        None, description="how pairs are scored, as nlpkit judge --method: mntp, pll-word-l2r"
+    )
+
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
         of_beams = ("length_penalty", "length_penalty_form") if self.beam == 1 else ()
-        return dict.fromkeys(of_beams, "with beam 1, without --beam of nlpkit eval")
+        of_pairs = ("max_pairs", "pairs_method") if self.pairs is None else ()
+        found = dict.fromkeys(of_beams, "with beam 1, without --beam of nlpkit eval")
+        return found | dict.fromkeys(of_pairs, "without eval.pairs")
 
     @field_validator("metrics")
     @classmethod

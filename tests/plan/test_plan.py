@@ -276,7 +276,9 @@ def _keys(data, prefix: str = "") -> set[str]:
 
 
 def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
-    asked = ("--card", "h100", "--baseline", "3")
+    pairs = tiny.with_name("pairs.csv")
+    pairs.write_text("sentence_good,sentence_bad\n山水,山花\n", encoding="utf-8")
+    asked = ("--card", "h100", "--baseline", "3", "--set", f"eval.pairs=[{pairs}]")
     result = _tiny.command("plan", tiny, *asked, "--json", "-q")
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)

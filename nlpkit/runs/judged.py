@@ -1,0 +1,141 @@
+"""Judges a run by minimal pairs at each of its evaluations (`eval.pairs`).
+
+The pairs are the first ones of an order that is the same for all runs: other seeds and settings are
+judged by the same pairs, and fewer pairs are among those of a larger number.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import gather_object
+
+from nlpkit.contracts.objective import TrainedModel
+from nlpkit.data.loader import Stream
+from nlpkit.errors import DataError, UsageError
+from nlpkit.json_types import JsonObject
+from nlpkit.recipe import Resolved
+from nlpkit.runs import pairs
+from nlpkit.runs.likelihood import Encoded, Likelihood
+from nlpkit.runs.open_checkpoint import Opened
+from nlpkit.runs.pairs import Pair
+from nlpkit.runs.run import Data, ModelPart
+from nlpkit.train.log import Log
+from nlpkit.train.processes import is_sharded
+from nlpkit.train.schedule import ResolvedTraining
+from nlpkit.train.step_sizes import batches_per_epoch, mean_batches
+
+NAME = "pairs"  # of the score
+# The most of a run that its pairs cost by default. A token that is scored counts as one that is
+# trained on: it needs a third of the products, but in float32. In bfloat16 it costs up to 0.83 of
+# it, in float32 0.35 (docs/evaluation.md).
+_SHARE = 0.05
+_ORDER = 43  # the seed of the order
+_AT_ONCE = 256  # pairs that are encoded together
+_FEW = 100  # pairs; of fewer the accuracy is known to ± 0.1 at best
+
+
+@dataclass
+class Judge:
+    """The pairs of each evaluation of a run, and what they cost."""
+
+    likelihood: Likelihood
+    found: int  # pairs in the files
+    encoded: list[Encoded]  # of the pairs that are scored, good and bad in turn
+    tokens: int  # of the sequences that score them
+    share: float  # of the tokens that the run trains on
+
+    def compute_scores(self, model: TrainedModel) -> Mapping[str, float]:
+        """Return the accuracy; of several processes each scores a part, with FSDP all of it."""
+        processes = PartialState()
+        first, step = processes.process_index, processes.num_processes
+        if is_sharded(step):
+            first, step = 0, 1
+        numbers = range(first, len(self.encoded) // 2, step)
+        encoded = [self.encoded[2 * number + each] for number in numbers for each in (0, 1)]
+        self.likelihood.opened = replace(self.likelihood.opened, model=model)
+        with torch.autocast(processes.device.type, enabled=False):  # as `nlpkit judge`
+            log_probs = self.likelihood.compute_log_probs(encoded)
+        credit = pairs.Scores(encoded, log_probs).credit().tolist()
+        return {NAME: float(np.mean(gather_object(credit) if step > 1 else credit))}
+
+    def describe(self) -> JsonObject:
+        """Return the figures of the plan."""
+        judged, share = len(self.encoded) // 2, round(self.share, 4)
+        return {"found": self.found, "judged": judged, "tokens": self.tokens, "run_share": share}
+
+
+def attach(
+    resolved: Resolved,
+    part: ModelPart,
+    data: Data,
+    settings: ResolvedTraining,
+    stream: Stream,
+    log: Log,
+) -> Judge:
+    """Give the objective of a run the score `pairs`, and log what it costs.
+
+    Raises:
+        DataError, FileError: a file is missing, or a pair is malformed or too long.
+        UsageError: the model cannot score text.
+    """
+    section, found = resolved.recipe.eval, pairs.read_named(resolved)
+    path, objective = Path(resolved.recipe.out), data.objective
+    opened = Opened(path, part, None, data.tokenizer, objective, {})  # without its model
+    likelihood = Likelihood(opened, section.pairs_method)
+    trained = _count_trained(data, settings, stream)
+    most = math.inf if section.max_pairs else _SHARE * trained
+    chosen: list[Pair] = []
+    total = 0
+    try:
+        for pair, tokens in _count_tokens(likelihood, found, section.max_pairs):
+            if chosen and total + tokens > most:
+                break
+            chosen.append(pair)
+            total += tokens
+        encoded = pairs.encode(pairs.list_sentences(chosen), likelihood, log.warn)
+    except (DataError, UsageError) as error:
+        raise type(error)(resolved.document.locate(f"eval.pairs: {error}")) from error
+    judge = Judge(likelihood, len(found), encoded, total, total / trained)
+    bound: Any = objective  # a method of this object alone
+    own, bound.scores = objective.compute_scores, (*objective.scores, NAME)
+    bound.compute_scores = lambda model: {**own(model), **judge.compute_scores(model)}
+    number, share = len(chosen), f"{100 * judge.share:.2g} % of the run"
+    log.info(f"{number:,} of {len(found):,} pairs at each evaluation: at most {share}")
+    if not section.max_pairs and number < min(_FEW, len(found)):
+        log.warn(
+            f"eval.pairs: {number:,} pairs are few; eval.max_pairs sets how many are judged, "
+            "train.eval_every how often"
+        )
+    return judge
+
+
+def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> float:
+    """Return how many tokens the run trains on for each of its evaluations."""
+    steps = settings.known_steps
+    every = settings.eval_every or steps
+    assert every is not None  # `recipe/alternatives` asks for it with a budget of time
+    tokens = float(data.examples.sizes.sum()) / float(batches_per_epoch(stream))
+    tokens *= mean_batches(settings, stream)
+    return tokens * (every if steps is None else steps / math.ceil(steps / every))
+
+
+def _count_tokens(
+    likelihood: Likelihood, found: Sequence[Pair], most: int | None
+) -> Iterator[tuple[Pair, int]]:
+    """Yield the pairs in their order, with the tokens of the sequences that score each."""
+    order = np.random.default_rng(_ORDER).permutation(len(found))[:most]
+    for first in range(0, len(order), _AT_ONCE):
+        some = [found[number] for number in order[first : first + _AT_ONCE]]
+        counts = []
+        for text in pairs.encode(pairs.list_sentences(some), likelihood, lambda _: None):
+            scored = likelihood.objective.score_text(text.ids, text.words, 0, likelihood.method)
+            for each in scored[:1]:
+                likelihood.check_inputs(each.inputs)
+            counts.append(sum(len(each.inputs["input_ids"]) for each in scored))
+        yield from zip(some, np.reshape(counts, (-1, 2)).sum(1).tolist(), strict=True)
