@@ -69,8 +69,8 @@ class DivergedError(NlpkitError):
     exit_code = 5
 
 
-class ScoreTooLow(NlpkitError):
-    """A score is on the wrong side of the limit given for it, or undefined."""
+class CheckFailed(NlpkitError):
+    """A score is beyond its limit or undefined, or a run is not reproduced."""
 
     exit_code = 6
 

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +18,6 @@ from nlpkit.verbs import Verb
 
 if TYPE_CHECKING:
     from nlpkit.data.overlap import Found, Row
-    from nlpkit.recipe import Resolved
 
 _RECIPES = (".yaml", ".yml")
 
@@ -64,72 +64,59 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     log = common.open_log()
     with tempfile.TemporaryDirectory() as copies:
         named = overlap_files.find_files(files, Path(copies))
-        search = overlap.Overlap(asked.words)
-        rows = _read_training(asked.training, Path(copies))
+        training = _read_training(asked.training, Path(copies))
+        hashed = {}
         for name, source in named:
-            search.add(name, overlap_files.read_file(source, common.text_key))
-        search.search(rows)
-    found = search.results(asked.examples)
+            rows = overlap_files.read_file(source, common.text_key)
+            hashed[name] = overlap.hash_file(name, rows, asked.words)
+        text = overlap.Training(hashed.values(), chain.from_iterable(training), asked.words)
+    found = [
+        overlap.count_found(name, file, text.places, asked.words, asked.examples)
+        for name, file in hashed.items()
+    ]
     log.info(
-        f"searched {number_of(search.rows, 'rows')} of training text, "
-        f"{number_of(search.searched, 'words')}, for {asked.words} words in a row"
+        f"searched {number_of(text.rows, 'rows')} of training text, "
+        f"{number_of(text.words, 'words')}, for {asked.words} words in a row"
     )
     if short := [each.name for each in found if each.short == each.rows]:
         log.warn(
             f"{name_first(short)}: no row has {asked.words} words in a row, so none can be found; "
             "--words N looks for fewer"
         )
-    values = {"words": asked.words, "training_rows": search.rows, "training_words": search.searched}
+    values = {"words": asked.words, "training_rows": text.rows, "training_words": text.words}
     common.print_result(_format(found), **values, files=[asdict(each) for each in found])
 
 
-def _read_training(names: list[str], copies: Path) -> "Iterator[Row]":
+def _read_training(names: list[str], copies: Path) -> "list[Iterator[Row]]":
     """Return the rows of recipes and files; all are found before the first one is read."""
     from nlpkit import recipe
+    from nlpkit.contracts.task import Task
     from nlpkit.data import files, overlap_files
 
+    rows = []
     recipes = [each for each in names if each.endswith(_RECIPES) or each in recipe.packaged()]
-    loaded = [recipe.load(each) for each in recipes]
-    inputs = [files.find_inputs(each.recipe.data, each.base, copies)[0] for each in loaded]
+    for each in recipes:
+        loaded = recipe.load(each)
+        config = loaded.recipe.data
+        objective = registry.load("objectives", loaded.recipe.objective[0].name).Objective
+        inputs, _ = files.find_inputs(config, loaded.base, copies)
+        rows.append(overlap_files.read_inputs(inputs, config, issubclass(objective, Task)))
     others = [each for each in names if each not in recipes]
     sources = overlap_files.find_files(others, copies) if others else []
-
-    def read() -> "Iterator[Row]":
-        for resolved, found in zip(loaded, inputs, strict=True):
-            is_task = _is_task(resolved)
-            yield from overlap_files.read_training(found, resolved.recipe.data, is_task)
-        for _, source in sources:
-            yield from overlap_files.read_file(source)
-
-    return read()
-
-
-def _is_task(resolved: "Resolved") -> bool:
-    from nlpkit.contracts.task import Task
-
-    name = resolved.recipe.objective[0].name
-    return issubclass(registry.load("objectives", name).Objective, Task)
+    return rows + [overlap_files.read_file(source) for _, source in sources]
 
 
 def _format(found: Sequence["Found"]) -> str:
     """Return a table with a line for each file, and where the examples are."""
     rows = [["", "rows", "found", "", "words", "in those found", "", "too short"]]
-    rows += [
-        [
-            each.name,
-            f"{each.rows:,}",
-            f"{each.found:,}",
-            f"{each.found / each.rows:.1%}",
-            f"{each.words:,}",
-            f"{each.covered:,}",
-            f"{each.covered / each.words:.1%}",
-            f"{each.short:,}",
-        ]
-        for each in found
-    ]
+    for each in found:
+        shares = f"{each.found / each.rows:.1%}", f"{each.covered / each.words:.1%}"
+        counts = [each.rows, each.found, each.words, each.covered, each.short]
+        cells = [f"{count:,}" for count in counts]
+        rows.append([each.name, *cells[:2], shares[0], *cells[2:4], shares[1], cells[4]])
     lines = aligned(rows)
     for each in found:
         for example in each.examples:
-            places = f"{each.name}:{example.line} is in {example.file}:{example.training_line}"
-            lines.append(f"{places}: {example.words}")
+            place = f"{example['file']}:{example['training_line']}"
+            lines.append(f"{each.name}:{example['line']} is in {place}: {example['words']}")
     return "\n".join(lines)

@@ -5,28 +5,27 @@ between spaces, in lower case and without punctuation, and N is 13. Characters o
 Japanese, which have no spaces, are words of their own; 13 of them are about 8 words, the least N of
 that appendix. Unlike there, no run of words is left out for being common.
 
-What is evaluated is held in memory, about 60 bytes a word; training text is read in pieces. Runs of
-words are compared by a hash of 64 bits.
+What is evaluated is held in memory; training text is read in pieces. Runs of words are compared by
+a hash of 64 bits.
 """
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from itertools import repeat
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 
-WORDS = 13
 _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _WITHOUT_SPACES = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 _PIECE = 1 << 19  # words of training text that are looked at together
-_UNKNOWN = -1  # a word that no evaluated text has, or the end of a text
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is lost from the hash
-_NONE = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -38,30 +37,35 @@ class Row:
     line: int
 
 
+class Hashed(NamedTuple):
+    """Rows, and each N words in a row of them (W,): their hash, their row, their first word.
+
+    `words` counts all words, `with_words` the rows that have any.
+    """
+
+    rows: list[Row]
+    keys: np.ndarray
+    of_row: np.ndarray
+    begins: np.ndarray
+    words: int
+    with_words: int
+
+
 @dataclass(frozen=True)
-class Example:
-    """N words in a row, and where they are first in the evaluated file and in training text."""
-
-    line: int
-    file: str
-    training_line: int
-    words: str
-
-
-@dataclass
 class Found:
     """What of an evaluated file is in the training text; `words` and `covered` count words.
 
-    `rows` have a word; `short` ones have too few in a row to be found at all.
+    `rows` have a word; `short` ones have too few in a row to be found at all. An example is the
+    `line` of a row, its N `words`, and where they are first in the training text.
     """
 
     name: str
-    rows: int = 0
-    short: int = 0
-    found: int = 0
-    words: int = 0
-    covered: int = 0
-    examples: list[Example] = field(default_factory=list)
+    rows: int
+    short: int
+    found: int
+    words: int
+    covered: int
+    examples: list[JsonObject]
 
 
 def split_words(text: str) -> list[str]:
@@ -72,130 +76,83 @@ def split_words(text: str) -> list[str]:
     return text.split()
 
 
-@dataclass
-class _File:
-    """The words of an evaluated file as numbers (T,), with the number of the row of each (T,)."""
+def hash_pieces(rows: Iterable[Row], words: int, size: float = _PIECE) -> Iterator[Hashed]:
+    """Yield the rows in pieces of about `size` words, with each `words` in a row; one at least."""
+    piece: list[Row] = []
+    hashes = array("q")  # of each word
+    lengths: list[int] = []  # of each text
+    row_of: list[int] = []  # of each text
+    for row in rows:
+        for text in row.texts:
+            found = split_words(text)
+            hashes.extend(map(hash, found))
+            lengths.append(len(found))
+            row_of.append(len(piece))
+        piece.append(row)
+        if len(hashes) >= size:
+            yield _hash(piece, hashes, lengths, row_of, words)
+            piece, hashes, lengths, row_of = [], array("q"), [], []
+    yield _hash(piece, hashes, lengths, row_of, words)
 
-    name: str
-    ids: np.ndarray
-    rows: np.ndarray
-    lines: list[int]  # of each row
-    keys: np.ndarray = field(default_factory=lambda: _NONE)  # the hash of N words from each on
-    whole: np.ndarray = field(default_factory=lambda: _NONE)  # where such N words begin, bool
+
+def _hash(
+    rows: list[Row], hashes: "array[int]", lengths: list[int], row_of: list[int], words: int
+) -> Hashed:
+    values = np.array(hashes).view(np.uint64)
+    text = np.repeat(np.arange(len(lengths)), lengths)  # of each word
+    count = max(len(values) - words + 1, 0)
+    begins = np.flatnonzero(text[:count] == text[len(text) - count :])
+    keys = np.zeros(count, np.uint64)
+    for offset in range(words):
+        keys = keys * _FACTOR + values[offset : offset + count]
+    rows_of = np.array(row_of, np.int64)[text]
+    with_words = len(np.unique(rows_of))
+    return Hashed(rows, keys[begins], rows_of[begins], begins, len(values), with_words)
 
 
-class Overlap:
-    """The evaluated files, and where their words were found.
+def hash_file(name: str, rows: Iterable[Row], words: int) -> Hashed:
+    """Return the rows of an evaluated file; raise `DataError` if they have no word."""
+    (found,) = hash_pieces(rows, words, float("inf"))
+    if not found.words:
+        raise DataError(f"{name}: no words in any row")
+    return found
 
-    Call `add` for each file, `search` with the training text, then `results`.
+
+class Training:
+    """The training text in which files are looked for, with its `rows` and `words`.
+
+    `places` has the first file and line of each N words in a row that a file has, by their hash.
     """
 
-    def __init__(self, words: int = WORDS):
-        self.words = words
-        self.rows = self.searched = 0  # rows and words of the training text
-        self._numbers: dict[str, int] = {}
-        self._files: list[_File] = []
-
-    def add(self, name: str, rows: Iterable[Row]) -> None:
-        """Read an evaluated file; raise `DataError` if it has no word."""
-        ids: list[int] = []
-        of_row: list[int] = []
-        lines: list[int] = []
-        number_of = self._numbers
-        for row in rows:
-            begin = len(ids)
-            for text in row.texts:
-                ids += [number_of.setdefault(word, len(number_of)) for word in split_words(text)]
-                ids.append(_UNKNOWN)
-            of_row += [len(lines)] * (len(ids) - begin)
-            lines.append(row.line)
-        if all(each == _UNKNOWN for each in ids):
-            raise DataError(f"{name}: no words in any row")
-        self._files.append(_File(name, np.array(ids, np.int32), np.array(of_row, np.int32), lines))
-
-    def search(self, rows: Iterable[Row]) -> None:
+    def __init__(self, files: Iterable[Hashed], rows: Iterable[Row], words: int):
         """Look through the training text, once."""
-        random = np.random.default_rng(0)
-        values = random.integers(1 << 64, size=len(self._numbers), dtype=np.uint64)  # of each word
-        for each in self._files:
-            each.keys, each.whole = self._hash(each.ids, values)
-        hashes = [each.keys[each.whole] for each in self._files]
-        self._known = np.unique(np.concatenate([_NONE.astype(np.uint64), *hashes]))
-        # For each of these N words, the first row of training text that has them; -1: none has.
-        self._place = np.full(len(self._known), -1, np.int64)
-        self._places: list[tuple[str, int]] = []
-        for ids, ends, places in self._pieces(rows):
-            keys, whole = self._hash(ids, values)
-            at = np.flatnonzero(whole)
-            number = self._find(keys[at])
-            at, number = at[number >= 0], number[number >= 0]
-            number, first = np.unique(number, return_index=True)
-            is_new = self._place[number] < 0
-            rows_of = np.searchsorted(ends, at[first[is_new]], side="right")
-            used, renumbered = np.unique(rows_of, return_inverse=True)
-            self._place[number[is_new]] = len(self._places) + renumbered
-            self._places += [places[row] for row in used]
+        self.rows = self.words = 0
+        self.places: dict[int, tuple[str, int]] = {}
+        known = np.unique(np.concatenate([file.keys for file in files]))
+        for piece in hash_pieces(rows, words):
+            self.rows += len(piece.rows)
+            self.words += piece.words
+            keys, first = np.unique(piece.keys, return_index=True)
+            for at in first[np.isin(keys, known, assume_unique=True)]:
+                row = piece.rows[piece.of_row[at]]
+                self.places.setdefault(int(piece.keys[at]), (row.file, row.line))
 
-    def results(self, examples: int) -> list[Found]:
-        """Return what was found of each file, with up to so many examples, each of another row."""
-        names = list(self._numbers)
-        return [self._result(each, names, examples) for each in self._files]
 
-    def _result(self, file: _File, names: list[str], examples: int) -> Found:
-        is_word = file.ids != _UNKNOWN
-        begins = np.flatnonzero(file.whole)
-        place = self._place[self._find(file.keys[begins])]
-        hits, place = begins[place >= 0], place[place >= 0]
-        steps = np.zeros(len(file.ids) + 1, np.int64)
-        np.add.at(steps, hits, 1)
-        np.add.at(steps, hits + self.words, -1)
-        found, first = np.unique(file.rows[hits], return_index=True)
-        rows = len(np.unique(file.rows[is_word]))
-        result = Found(file.name, rows, rows - len(np.unique(file.rows[begins])), len(found))
-        result.words = int(is_word.sum())
-        result.covered = int((np.cumsum(steps) > 0).sum())
-        for row, index in zip(found[:examples], first[:examples], strict=True):
-            begin, (training, line) = hits[index], self._places[place[index]]
-            shown = " ".join(names[n] for n in file.ids[begin : begin + self.words])
-            result.examples.append(Example(file.lines[row], training, line, shown))
-        return result
-
-    def _pieces(
-        self, rows: Iterable[Row]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray, list[tuple[str, int]]]]:
-        """Yield the numbers of words (T,), where each row ends in them, and the rows' places."""
-        ids: list[int] = []
-        ends: list[int] = []
-        places: list[tuple[str, int]] = []
-        for row in rows:
-            for text in row.texts:
-                words = split_words(text)
-                self.searched += len(words)
-                ids += map(self._numbers.get, words, repeat(_UNKNOWN))
-                ids.append(_UNKNOWN)
-            self.rows += 1
-            ends.append(len(ids))
-            places.append((row.file, row.line))
-            if len(ids) >= _PIECE:
-                yield np.array(ids, np.int32), np.array(ends), places
-                ids, ends, places = [], [], []
-        yield np.array(ids, np.int32), np.array(ends, np.int64), places
-
-    def _hash(self, ids: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return a hash of the N words from each on, (T,) uint64, and whether they are N, (T,)."""
-        count = max(len(ids) - self.words + 1, 0)
-        keys, whole = np.zeros(len(ids), np.uint64), np.zeros(len(ids), bool)
-        if count and len(values):
-            unknown = np.concatenate([[0], np.cumsum(ids == _UNKNOWN)])
-            whole[:count] = unknown[self.words :] == unknown[: -self.words]
-            of_word = values[ids]
-            for offset in range(self.words):
-                keys[:count] = keys[:count] * _FACTOR + of_word[offset : offset + count]
-        return keys, whole
-
-    def _find(self, keys: np.ndarray) -> np.ndarray:
-        """Return the number of each hash among those of evaluated text, -1 where there is none."""
-        if not len(self._known):
-            return np.full(len(keys), -1)
-        at = np.minimum(np.searchsorted(self._known, keys), len(self._known) - 1)
-        return np.where(self._known[at] == keys, at, -1)
+def count_found(
+    name: str, file: Hashed, places: Mapping[int, tuple[str, int]], words: int, examples: int
+) -> Found:
+    """Return what of a file has `places`, with up to so many examples, each of another row."""
+    is_found = np.isin(file.keys, np.array(list(places), np.uint64))
+    covered = np.unique(file.begins[is_found][:, None] + np.arange(words))
+    numbers, first = np.unique(file.of_row[is_found], return_index=True)
+    shown: list[JsonObject] = []
+    for at in np.flatnonzero(is_found)[first[:examples]]:
+        row = file.rows[file.of_row[at]]
+        split = map(split_words, row.texts)
+        in_row = [each[n : n + words] for each in split for n in range(len(each) - words + 1)]
+        number = at - np.searchsorted(file.of_row, file.of_row[at])
+        training, line = places[int(file.keys[at])]
+        example = {"line": row.line, "file": training, "training_line": line}
+        shown.append({**example, "words": " ".join(in_row[number])})
+    short = file.with_words - len(np.unique(file.of_row))
+    return Found(name, file.with_words, short, len(numbers), file.words, len(covered), shown)

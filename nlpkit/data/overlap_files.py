@@ -20,30 +20,20 @@ def find_files(names: Sequence[str], copies: Path) -> list[tuple[str, Input]]:
 
 
 def read_file(source: Input, text_key: str | None = None) -> Iterator[Row]:
-    """Yield the lines of a text file, or of rows all texts, or those in a column."""
-    config = Config.model_validate({"train": ["-"]})
-    (file,) = source.files
-    if file.format in formats.TEXT_FORMATS:
-        yield from _documents([source], config, "all")
-    else:
-        yield from _rows([source], config, "all", text_key)
+    """Return the lines of a text file, or of rows all texts, or those in a column."""
+    is_text = source.files[0].format in formats.TEXT_FORMATS
+    return read_inputs([source], Config.model_validate({"train": ["-"]}), not is_text, text_key)
 
 
-def read_training(inputs: Sequence[Input], config: Config, is_task: bool) -> Iterator[Row]:
-    """Yield the text that a recipe trains on, of a task all texts of its rows."""
-    part: Part = "train" if config.valid_fraction else "all"
-    read = _rows if is_task else _documents
-    yield from read(inputs, config, part)
-
-
-def _documents(inputs: Sequence[Input], config: Config, part: Part) -> Iterator[Row]:
-    for each in read_documents(inputs, config, Counts(), part=part):
-        yield Row(each.texts, each.file, each.line)
-
-
-def _rows(
-    inputs: Sequence[Input], config: Config, part: Part, text_key: str | None = None
+def read_inputs(
+    inputs: Sequence[Input], config: Config, is_task: bool, text_key: str | None = None
 ) -> Iterator[Row]:
+    """Yield the text that a recipe trains on, of a task all texts of its rows, or of a column."""
+    part: Part = "train" if config.valid_fraction else "all"
+    if not is_task:
+        for each in read_documents(inputs, config, Counts(), part=part):
+            yield Row(each.texts, each.file, each.line)
+        return
     columns = template.columns(text_key) if text_key else ()
     for row in read_rows(inputs, config, columns, Counts(), part):
         try:

@@ -108,7 +108,9 @@ def _find_files(
     callbacks: Callbacks,
 ) -> list[JsonObject]:
     part = "valid" if data.valid else "train"
-    sources = _find_recorded(run, base, part, callbacks.should_stop)
+    sources = find_recorded(
+        run, base, part, callbacks.should_stop, ", or choose another: --data FILE"
+    )
     if sources is None or len(sources) != len(entries):  # an older version, or another recipe
         log.warn(
             f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
@@ -120,14 +122,14 @@ def _find_files(
     return [entry | by_file | files for entry, files in zip(entries, sources, strict=True)]
 
 
-def _find_recorded(
-    run: Path, base: Path, part: str, stop: Callable[[], None]
+def find_recorded(
+    run: Path, base: Path, part: str, stop: Callable[[], None], otherwise: str = ""
 ) -> list[JsonObject] | None:
     """Return the `files` and the `format` of each source of `part` (train or valid) of a run.
 
     A file that was moved is searched by its path relative to the run's directory, and by its name
     in the working directory and in `base`; its content must be the same. Returns None for a run of
-    an older version, which recorded no files.
+    an older version, which recorded no files. An error ends with `otherwise`.
 
     Raises:
         DataError: the content of a file has changed.
@@ -144,7 +146,7 @@ def _find_recorded(
                 moved = run.absolute() / os.path.relpath(file["path"], recorded["directory"])
                 named = [Path.cwd() / file["name"], base / file["name"]]
                 candidates = [Path(file["path"]), moved, *named]
-                paths.append(_find_unchanged(file, candidates, run, stop))
+                paths.append(_find_unchanged(file, candidates, run, stop, otherwise))
             forms = {file["format"] for file in files}
             # Those of a directory may have several formats, which their endings tell.
             sources.append({"files": paths, "format": forms.pop() if len(forms) == 1 else None})
@@ -154,7 +156,11 @@ def _find_recorded(
 
 
 def _find_unchanged(
-    file: dict[str, str], candidates: Sequence[Path], run: Path, stop: Callable[[], None]
+    file: dict[str, str],
+    candidates: Sequence[Path],
+    run: Path,
+    stop: Callable[[], None],
+    otherwise: str,
 ) -> str:
     """Return the first of the candidates whose content has the recorded hash."""
     paths = dict.fromkeys(os.path.normpath(path) for path in candidates)
@@ -164,13 +170,10 @@ def _find_unchanged(
             return path
     if existing:
         raise DataError(
-            f"{existing[0]}: not the text that {run} was evaluated on (its hash is not that in "
-            f"{DATA_FILES}); restore the file, or choose this one: --data {existing[0]}"
+            f"{existing[0]}: not the text that {run} has read (its hash is not that in "
+            f"{DATA_FILES}); restore the file{otherwise}"
         )
-    raise FileError(
-        f"{file['path']}: no such file, and {run} was evaluated on it; restore it, or choose "
-        "another: --data FILE"
-    )
+    raise FileError(f"{file['path']}: no such file, and {run} has read it; restore it{otherwise}")
 
 
 def _make_sources(files: Sequence[str], form: str) -> list[str | JsonObject]:

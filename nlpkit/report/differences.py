@@ -106,7 +106,7 @@ def compare_figures(
         if any(not _have_same_rows(runs[0], run) for run in runs):
             say(f"not comparable: {name} is evaluated on other data than {first} (data.valid)")
             continue
-        figures = _list_figures(table)
+        figures = list_figures(table)
         if problem := _find_other_unit(runs):
             say(f"not comparable: the loss of {name} is {problem} than that of {first}")
             figures = [each for each in figures if each not in _PER_TARGET]
@@ -121,7 +121,7 @@ def compare_figures(
     return compared
 
 
-def _list_figures(table: Table) -> list[str]:
+def list_figures(table: Table) -> list[str]:
     """Return the figure of the table, the held-out loss and the scores; others follow from it."""
     shown = [each.removeprefix(HELD_OUT) for each in table.figures if each.startswith(HELD_OUT)]
     named = [name for name in shown if name not in FIGURES[1:]]
@@ -180,7 +180,7 @@ def compare_rows(sides: Sides, file: str) -> list[Compared]:
     for name, runs in sides.items():
         read = []
         for path in [Path(run.path) / file for run in runs if run.state == "finished"]:
-            places, values = _read_rows(path)
+            places, values = read_rows(path)
             known = known or (path, places)
             if places != known[1]:
                 raise DataError(f"not comparable: {path} has other rows than {known[0]}")
@@ -201,7 +201,7 @@ def compare_rows(sides: Sides, file: str) -> list[Compared]:
     return compared
 
 
-def _read_rows(path: Path) -> tuple[list[str], list[float]]:
+def read_rows(path: Path) -> tuple[list[str], list[float]]:
     """Return what names each row of a file of `--predictions`, and its credit: 1 if it is right."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()

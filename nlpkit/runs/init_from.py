@@ -21,8 +21,9 @@ from nlpkit.checkpoints import (
 from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task
+from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
-from nlpkit.json_types import JsonMapping
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import adapter_config, families, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
@@ -34,10 +35,11 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.problems import in_words
-from nlpkit.runs import again, init_vectors, soft_prompts
+from nlpkit.runs import init_vectors, soft_prompts
 from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
 
+_WEIGHTS = (".safetensors", ".bin", ".pt")
 _NO_ADAPTERS = "adapters are saved without such tensors; train the whole model first"
 
 
@@ -71,7 +73,7 @@ def model_part(
     part.warnings = loaded.warnings("set to 0" if _has_base(recipe) else "randomly initialized")
     if not own:
         part.start = {**loaded.state, **objective_heads.read(directory)}
-        part.source_weights = again.describe_source(directory)
+        part.source_weights = describe_source(directory)
     part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
     _set_config(recipe, part, directory, loaded.config)
     if part.start is not None and part.config != loaded.config:
@@ -83,6 +85,13 @@ def model_part(
     if _has_base(recipe):
         part.base_hash = any_layout.hash_base(directory)
     return part
+
+
+def describe_source(path: Path) -> JsonObject:
+    """Return the path and the hash of the weights of a checkpoint on which a run starts."""
+    inside = [path] if path.is_file() else sorted(path.iterdir())
+    weights = [each for each in inside if each.suffix in _WEIGHTS]
+    return {"path": str(path.absolute()), "sha256": file_sha256(*weights)}
 
 
 def _has_base(recipe: Recipe) -> bool:

@@ -4,6 +4,7 @@ import json
 import platform
 import shutil
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
@@ -205,6 +206,7 @@ def write_start(run: Run) -> None:
     run.directory.set_status(
         nlpkit=__version__,
         torch=torch.__version__,
+        **{name: version(name) for name in ("numpy", "tokenizers")},
         python=platform.python_version(),
         machine=find_processor(run.accelerator.device),
         source=run.part.source_weights,

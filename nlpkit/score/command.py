@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nlpkit import registry
 from nlpkit.contracts.metric import Metric, Tool, is_metric, is_tool
-from nlpkit.errors import ScoreTooLow, UsageError
+from nlpkit.errors import CheckFailed, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score import output, parsing
 from nlpkit.score.inputs import Inputs, read
@@ -190,14 +190,14 @@ def _check_limits(
 def _check_limit(
     scores: Sequence[tuple[str, float]], limit: float | None, over: bool = False
 ) -> None:
-    """Raise `ScoreTooLow` for scores below (`over`: above) the limit; undefined ones are, too."""
+    """Raise `CheckFailed` for scores below (`over`: above) the limit; undefined ones are, too."""
     if limit is None:
         return
     wrong = [(n, v) for n, v in scores if not (v <= limit if over else v >= limit)]
     if wrong:
         values = [f"{name} is {'undefined' if math.isnan(v) else f'{v:.6g}'}" for name, v in wrong]
         option = f"above --fail-over {limit:g}" if over else f"below --fail-under {limit:g}"
-        raise ScoreTooLow(f"{', '.join(values)}: {option}")
+        raise CheckFailed(f"{', '.join(values)}: {option}")
 
 
 def _say_files(inputs: Inputs, rows: list[list[Result]], quiet: bool) -> None:

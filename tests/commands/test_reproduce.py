@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -80,8 +79,8 @@ def test_json_has_verdict_and_facts(runs, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["equal"] is True
     assert found["checkpoints"] == [2, 4]
-    assert found["differing_facts"].keys() == {"torch", "machine"}
-    assert (found["differences"], found["unrecorded_facts"]) == ([], [])
+    assert found["facts"].keys() == {"torch", "machine"}
+    assert found["differences"] == []
 
 
 def test_another_loss_stops_the_run_and_is_named(runs, capsys):
@@ -110,24 +109,18 @@ def test_figure_of_an_evaluation_is_named(runs, capsys):
     assert reproduce() == 6
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("step 2: metrics.jsonl: held_out.perplexity 1.0 there, ")
-    assert lines[2] == "machine, versions and data are the same, as far as they are recorded"
+    assert lines[2] == "machine, versions and data are the same"
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-def test_tensor_of_a_checkpoint_is_named(runs, capsys, name):
+def test_file_of_a_checkpoint_is_named(runs, capsys):
     checkpoint = Path("run/checkpoints/step-00000002")
-    tensors = load_file(checkpoint / name)
-    changed = max(tensors, key=lambda each: tensors[each].size)
-    tensors[changed].flat[3] = np.float32(7)
-    save_file(tensors, checkpoint / name)
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    manifest["files"][name]["sha256"] = "0"
+    manifest["files"]["optimizer.safetensors"]["sha256"] = "0" * 64
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     assert reproduce("--json") == 6
     (found,) = json.loads(capsys.readouterr().out)["differences"]
-    assert (found["step"], found["file"]) == (2, f"step-00000002/{name}")
-    assert found["figure"] == f"{changed}[3]"
-    assert found["there"] == 7.0
+    assert (found["step"], found["file"]) == (2, "step-00000002/optimizer.safetensors")
+    assert (found["figure"], found["there"]) == ("SHA-256", "0" * 64)
 
 
 def test_other_tokenizer_and_text_part_before_the_first_step(runs, capsys):
@@ -137,7 +130,7 @@ def test_other_tokenizer_and_text_part_before_the_first_step(runs, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("different from step 0 on")
     assert lines[1].startswith("step 0: tokenizer/tokenizer_config.json: SHA-256 ")
-    assert lines[2].startswith("step 0: run.json: hash of the tokenised text 000000000000 there")
+    assert lines[2].startswith("step 0: run.json: tokenised text: SHA-256 000000000000 there")
 
 
 def test_steps_compare_the_beginning_and_the_rest_goes_on(runs, capsys):
@@ -179,10 +172,10 @@ def test_data_are_checked_before_anything_is_trained(runs, trained, capsys):
     shutil.rmtree("run-reproduced")
     (trained / "t.txt").write_text("something else\n")
     assert reproduce() == 3
-    assert "t.txt: not what run was trained on" in capsys.readouterr().err
-    (trained / "v.txt").unlink()
+    assert "t.txt: not the text that run has read" in capsys.readouterr().err
+    (trained / "t.txt").unlink()
     assert reproduce() == 4
-    assert "v.txt: no such file any more" in capsys.readouterr().err
+    assert "t.txt: no such file, and run has read it" in capsys.readouterr().err
     assert not Path("run-reproduced").exists()
 
 
@@ -205,10 +198,9 @@ def test_record_that_one_run_lacks_is_a_difference(runs):
     path = Path("run-reproduced/metrics.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-2]))
     found = same_run.compare(Path("run"), Path("run-reproduced"))
-    assert [(each.step, each.figure) for each in found.differences] == [
-        (4, "record"),
-        (4, "held_out.record"),
-    ]
+    missing = {each.figure: each.here for each in found.differences}
+    assert {"loss", "tokens", "held_out.loss"} <= missing.keys()
+    assert {*missing.values()} == {None}
 
 
 def test_allowed_change_is_recorded(runs, trained):
@@ -252,7 +244,7 @@ def test_tuned_run_starts_on_the_same_weights(runs, trained, capsys):
     next(iter(tensors.values())).flat[0] += 1
     save_file(tensors, model)
     assert reproduce("--out", "third", run="tuned") == 4
-    assert "not the weights on which tuned starts" in capsys.readouterr().err
+    assert "missing, or not the weights on which tuned starts" in capsys.readouterr().err
 
 
 def test_share_held_out_and_batch_that_fits_are_those_of_the_run(runs, tmp_path, capsys):

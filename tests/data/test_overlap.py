@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from nlpkit.data import overlap
-from nlpkit.data.overlap import Overlap, Row
-from nlpkit.errors import DataError
+from nlpkit.data.overlap import Found, Row, Training
 
 
 def rows_of(texts: Sequence[Sequence[str]], file: str = "f") -> list[Row]:
@@ -21,6 +20,14 @@ def windows(text: str, words: int) -> list[tuple[str, ...]]:
         kept = "".join(c for c in word if c.isalnum())
         found += [kept] if kept else []
     return [tuple(found[i : i + words]) for i in range(len(found) - words + 1)]
+
+
+def search(
+    evaluated: Sequence[Sequence[str]], training: Sequence[Sequence[str]], words: int
+) -> tuple[Found, Training]:
+    file = overlap.hash_file("e", rows_of(evaluated, "e"), words)
+    text = Training([file], rows_of(training, "t"), words)
+    return overlap.count_found("e", file, text.places, words, 100), text
 
 
 def make_texts(count: int, seed: int) -> list[list[str]]:
@@ -38,24 +45,21 @@ def make_texts(count: int, seed: int) -> list[list[str]]:
 @pytest.mark.parametrize("words", [2, 5, 8])
 @pytest.mark.parametrize("piece", [7, 1 << 19])
 def test_counts_and_places_equal_those_of_sets(words, piece, monkeypatch):
-    monkeypatch.setattr(overlap, "_PIECE", piece)
+    monkeypatch.setattr(overlap.hash_pieces, "__defaults__", (piece,))
     evaluated, training = make_texts(60, 1), make_texts(40, 2)
     first: dict[tuple[str, ...], int] = {}
     for line, texts in enumerate(training, 1):
         for text in texts:
             for each in windows(text, words):
                 first.setdefault(each, line)
-    search = Overlap(words)
-    search.add("e", rows_of(evaluated, "e"))
-    search.search(rows_of(training, "t"))
-    (found,) = search.results(100)
+    found, searched = search(evaluated, training, words)
     of_row = [[w for text in texts for w in windows(text, words)] for texts in evaluated]
     hits = {n: [w for w in each if w in first] for n, each in enumerate(of_row, 1)}
     assert found.found == sum(map(bool, hits.values())) > 0
     with_words = [n for n, texts in enumerate(evaluated) if any(windows(t, 1) for t in texts)]
     assert found.rows == len(with_words)
     assert found.short == sum(not of_row[n] for n in with_words)
-    examples = [(e.line, e.file, e.training_line, e.words) for e in found.examples]
+    examples = [tuple(e.values()) for e in found.examples]
     assert examples == [
         (n, "t", first[each[0]], " ".join(each[0])) for n, each in hits.items() if each
     ]
@@ -67,7 +71,7 @@ def test_counts_and_places_equal_those_of_sets(words, piece, monkeypatch):
             covered += len(inside)
     assert found.covered == covered
     assert found.words == sum(len(windows(text, 1)) for texts in evaluated for text in texts)
-    assert search.rows == len(training)
+    assert searched.rows == len(training)
 
 
 def test_case_and_punctuation_do_not_count():
@@ -80,29 +84,16 @@ def test_characters_of_chinese_are_words_and_latin_words_stay_whole():
 
 
 def test_words_do_not_run_over_the_ends_of_texts_and_rows():
-    search = Overlap(2)
-    search.add("e", rows_of([["a b"], ["b c"], ["c d"]]))
-    search.search(rows_of([["x a", "b c"], ["c"], ["d"]]))
-    assert [e.line for e in search.results(9)[0].examples] == [2]
+    found, _ = search([["a b"], ["b c"], ["c d"]], [["x a", "b c"], ["c"], ["d"]], 2)
+    assert [e["line"] for e in found.examples] == [2]
 
 
 def test_training_text_without_a_known_word_or_without_rows():
-    search = Overlap(2)
-    search.add("e", rows_of([["a b"]]))
-    search.search([])
-    assert search.results(3)[0].found == 0
-    search.search(rows_of([["y z"]]))
-    assert (search.results(3)[0].found, search.searched) == (0, 2)
+    for training, words in (([], 0), ([["y z"]], 2)):
+        found, text = search([["a b"]], training, 2)
+        assert (found.found, text.words) == (0, words)
 
 
 def test_file_of_short_rows_has_nothing_to_find():
-    search = Overlap(13)
-    search.add("e", rows_of([["a b"], ["c"]]))
-    search.search(rows_of([["a b"]]))
-    (found,) = search.results(3)
+    found, _ = search([["a b"], ["c"]], [["a b"]], 13)
     assert (found.rows, found.short, found.found, found.words) == (2, 2, 0, 3)
-
-
-def test_file_without_words_is_an_error():
-    with pytest.raises(DataError, match="e: no words in any row"):
-        Overlap().add("e", rows_of([["...", "—"]]))

@@ -75,7 +75,7 @@ def test_eval_refuses_files_that_have_changed_or_are_gone(
         code, out, err = _eval(capsys, "runs/tiny")
         assert (code, out) == (3, "")
         assert (
-            f"nlpkit: {project}/valid.txt: not the text that {moved}/runs/tiny was evaluated on"
+            f"nlpkit: {project}/valid.txt: not the text that {moved}/runs/tiny has read"
             in (err.splitlines()[-1])
         )
         assert _eval(capsys, "runs/tiny", "--data", project / "valid.txt")[0] == 0
