@@ -9,7 +9,7 @@ import math
 import multiprocessing
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -21,6 +21,7 @@ from nlpkit.contracts.task import Item, Task
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
+from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
     from nlpkit.data.negatives import Negatives
@@ -66,6 +67,7 @@ class Step:
     batches: list[Batch]
     after: Position
     stand_in: bool = False
+    notes: JsonObject = field(default_factory=dict)  # what `metrics.jsonl` also has of the step
 
     @property
     def own(self) -> list[Batch]:

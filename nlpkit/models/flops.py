@@ -8,10 +8,13 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 from torch import Tensor, nn
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.masks import count_pairs
+from nlpkit.contracts.batch import LENGTHS, Batch
+from nlpkit.contracts.objective import Objective
 from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.layers.attention_tensors import AttentionTensors
@@ -105,3 +108,13 @@ def _attention(
 def _pairs(kinds: Sequence[AttentionChoice], lengths: Sequence[int]) -> float:
     """Return the query-key pairs that layers of these kinds see, over all sequences."""
     return sum(count_pairs(kind, lengths) for kind in kinds)
+
+
+def count_projections(objective: Objective, batch: Batch) -> int:
+    """Return how many states of a batch are multiplied with the output table."""
+    if not objective.predicts_text:
+        # The targets of a task are rows; its auxiliary loss predicts their tokens.
+        return batch.tokens if objective.lm_weight else 0
+    arrays = {**batch.fields, LENGTHS: np.array(batch.lengths)}
+    of_text = [each for each in objective.objectives or (objective,) if each.predicts_text]
+    return sum(next(iter(each.num_targets(arrays).values())) for each in of_text)

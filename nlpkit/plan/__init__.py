@@ -9,8 +9,7 @@ import torch
 
 from nlpkit.attention.masks import dense_mask
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.contracts.batch import IGNORE, LENGTHS, SOURCE_LENGTHS, Batch
-from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
 from nlpkit.contracts.tokenizer import Tokenizer
@@ -20,8 +19,9 @@ from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
-from nlpkit.models.flops import step_flops
+from nlpkit.models.flops import count_projections, step_flops
 from nlpkit.models.layers.encoder import number_texts
+from nlpkit.plan import phases
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import baseline, build, checks, fit_memory, planned
@@ -32,7 +32,7 @@ from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
 from nlpkit.train.log import Log
-from nlpkit.train.schedule import long_warmup
+from nlpkit.train.schedule import describe_long_warmup
 from nlpkit.train.step_sizes import batches_per_epoch, mean_batches
 
 
@@ -61,8 +61,8 @@ def make(
         from nlpkit.runs import judged
 
         plan.judge = judged.attach(resolved, part, data, plan.settings, plan.stream, log)
-    if note := long_warmup(plan.settings):
-        log.warn(note)
+    if plan.settings.warmup_steps > plan.settings.steps:
+        log.warn(describe_long_warmup(plan.settings))
     if settings.gradient_checkpointing:
         recompute.check(plan.model)
     return plan
@@ -129,6 +129,7 @@ def describe(plan: Planned) -> JsonObject:
             "epochs": round(steps / steps_per_epoch, 2) if steps else None,
             "fill": round(filled, 4),
             "share_of_tokens_with_loss": round(_measure_target_share(plan), 4),
+            **({"phases": changing} if (changing := phases.describe(plan)) else {}),
         },
         "model": describe_model(plan, _count_flops(plan)),
         "settings": plan.resolved.dump(),
@@ -152,12 +153,16 @@ def describe_model(plan: PlannedModel, flops_per_step: float) -> JsonObject:
 
 
 def _count_flops(plan: Planned) -> float:
-    first, part = plan.first, plan.part
-    targets = count_projections(plan.data.objective, first)
-    return mean_batches(plan.settings, plan.stream) * step_flops(
-        *(part.family, part.config, plan.vocab_size),
-        *(first.lengths, targets, first.fields.get(SOURCE_LENGTHS, ())),
-    )
+    parts = [(each.share * each.batches, each.stream) for each in phases.list_phases(plan)]
+    total = 0.0
+    for batches, stream in parts or [(mean_batches(plan.settings, plan.stream), plan.stream)]:
+        first = stream[0].batches[0]
+        targets = count_projections(plan.data.objective, first)
+        total += batches * step_flops(
+            *(plan.part.family, plan.part.config, plan.vocab_size),
+            *(first.lengths, targets, first.fields.get(SOURCE_LENGTHS, ())),
+        )
+    return total
 
 
 def _describe_held_out(data: Data, order: int | None) -> JsonObject | None:
@@ -184,16 +189,6 @@ def _describe_corpus(corpus: Corpus | TaskDataset) -> JsonObject:
         "empty": counts.empty,
         "left_out": counts.left_out,
     }
-
-
-def count_projections(objective: Objective, batch: Batch) -> int:
-    """Return how many states of a batch are multiplied with the output table."""
-    if not objective.predicts_text:
-        # The targets of a task are rows; its auxiliary loss predicts their tokens.
-        return batch.tokens if objective.lm_weight else 0
-    arrays = {**batch.fields, LENGTHS: np.array(batch.lengths)}
-    of_text = [each for each in objective.objectives or (objective,) if each.predicts_text]
-    return sum(next(iter(each.num_targets(arrays).values())) for each in of_text)
 
 
 def _measure_target_share(plan: Planned, batches: int = 16) -> float:

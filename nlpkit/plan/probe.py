@@ -5,6 +5,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from nlpkit.disk import user_path
 from nlpkit.json_types import JsonObject
+from nlpkit.plan import phases
 from nlpkit.runs import fastest_precision
 from nlpkit.runs.planned import Planned
 from nlpkit.runs.trial import Measured, Times, longest_tokens, measure
@@ -32,13 +34,13 @@ def probe(plan: Planned) -> JsonObject:
     return {
         "precision": f"{found.precision.name} ({found.precision.reason})",
         "attention": found.attention or None,
-        **_estimate_time(plan, found.times),
+        **_estimate_time(plan, found.times, phases.measure_costs(plan, found)),
         **_estimate_memory(plan, found),
     }
 
 
-def _estimate_time(plan: Planned, times: Times) -> JsonObject:
-    """Return the seconds of the whole run; None if nothing was timed."""
+def _estimate_time(plan: Planned, times: Times, costs: Sequence[phases.Cost] = ()) -> JsonObject:
+    """Return the seconds of the whole run; None if nothing was timed. `costs` are of its phases."""
     names = (
         *("seconds_per_batch", "seconds_per_update", "seconds_per_step", "tokens_per_second"),
         *("training_seconds", "evaluation_seconds", "saving_seconds", "total_seconds", "tokens"),
@@ -51,8 +53,13 @@ def _estimate_time(plan: Planned, times: Times) -> JsonObject:
     batch = float(np.mean(times.batches))
     held_out = int(plan.data.held_out.sizes.sum()) if plan.data.held_out is not None else 0
     held_out += plan.judge.tokens if plan.judge else 0
+    seconds = batch * mean_batches(settings, plan.stream) + times.update
+    tokens = float(np.mean(times.tokens)) * mean_batches(settings, plan.stream)
+    if costs:
+        seconds = sum(each.share * each.seconds for each in costs)
+        tokens = sum(each.share * each.tokens for each in costs)
     cost = Cost(
-        batch * mean_batches(settings, plan.stream) + times.update,
+        seconds,
         times.held_out_token * held_out,
         _measure_saving(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
     )
@@ -61,9 +68,18 @@ def _estimate_time(plan: Planned, times: Times) -> JsonObject:
     assert steps is not None
     occasions = (steps, *_count_occasions(plan, steps))
     whole = cost.of(*occasions)
-    tokens = float(np.mean(times.tokens)) * mean_batches(settings, plan.stream)
     figures = (batch, times.update, cost.step, tokens / cost.step, *whole, sum(whole))
-    return dict(zip((*names, *counts), (*figures, round(steps * tokens), *occasions), strict=True))
+    values = (*figures, round(steps * tokens), *occasions)
+    of_phases = [
+        {
+            "steps": round(each.share * steps),
+            "tokens": round(each.share * steps * each.tokens),
+            "training_seconds": each.share * steps * each.seconds,
+        }
+        for each in costs
+    ]
+    estimate = dict(zip((*names, *counts), values, strict=True))
+    return estimate | ({"phases": of_phases} if of_phases else {})
 
 
 class Cost(NamedTuple):

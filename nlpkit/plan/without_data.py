@@ -20,8 +20,8 @@ from nlpkit.data.corpus import Corpus, TokenStore
 from nlpkit.data.loader import Examples, Stream
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
-from nlpkit.models.flops import step_flops
-from nlpkit.plan import count_projections, describe_model
+from nlpkit.models.flops import count_projections, step_flops
+from nlpkit.plan import describe_model
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.recipe.fit import reads_text
 from nlpkit.runs import build, two_tokenizers

@@ -28,18 +28,20 @@ if TYPE_CHECKING:
 KINDS = "attention/kinds"
 
 
-def check_scores(recipe: "Recipe") -> Iterator[Misfit]:
-    """Yield the settings of `eval:` that the recipe's objective gives nothing for."""
-    section, name = recipe.eval, recipe.objective[0].name
+def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
+    """Yield settings, which few recipes have, that the objective does not go with."""
+    name = recipe.objective[0].name
     is_task = issubclass(load_class(name), Task)
-    if section.metrics and not is_task:
+    if recipe.eval.metrics and not is_task:
         what = f"objective {name} is trained on running text, which has no answers to score; "
         yield ("eval", "metrics"), what + "remove the setting"
-    if section.baseline and is_task:
+    if recipe.eval.baseline and is_task:
         what = f"objective {name} is trained on rows, and n-grams need running text; "
         yield ("eval", "baseline"), what + "remove the setting"
-    if section.pairs:
+    if recipe.eval.pairs:
         yield from _check_pairs(recipe)
+    if any(section.lengths for section in recipe.objective):
+        yield from _check_lengths(recipe)
 
 
 def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
@@ -60,6 +62,19 @@ def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
     elif recipe.train.budget and not recipe.train.eval_every:
         what = "with train.budget, their share of the run is known by train.eval_every; set it"
         yield ("eval", "pairs"), what
+
+
+def _check_lengths(recipe: "Recipe") -> Iterator[Misfit]:
+    name, several = recipe.objective[0].name, len(recipe.objective) > 1
+    others = []
+    if issubclass(load_class(name), Task):
+        others.append(f"objective {name}, whose rows are not cut into examples")
+    others += ["several objectives"] if several else []
+    others += ["train.rows_per_step"] if recipe.train.rows_per_step else []
+    for number, section in enumerate(recipe.objective) if others else ():
+        at: Path = ("objective", number) if several else ("objective",)
+        if section.lengths:
+            yield (*at, "max_length"), f"a list does not go with {others[0]}"
 
 
 def fitting_kinds(config: ModelConfig, objectives: Sequence[type[Objective]]) -> list[str]:

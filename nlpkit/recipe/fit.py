@@ -24,10 +24,11 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    if not found and (recipe.eval.metrics or recipe.eval.baseline or recipe.eval.pairs):
-        from nlpkit.recipe.alternatives import check_scores
+    section, lengths = recipe.eval, any(each.lengths for each in recipe.objective)
+    if not found and (section.metrics or section.baseline or section.pairs or lengths):
+        from nlpkit.recipe.alternatives import check_rare
 
-        found += check_scores(recipe)
+        found += check_rare(recipe)
     return [Problem.at(document.place(path), path, what) for path, what in found]
 
 

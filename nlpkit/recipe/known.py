@@ -8,6 +8,7 @@ from copy import copy
 from typing import Any
 
 from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
@@ -44,7 +45,8 @@ def list_settings(data: object) -> dict[Path, dict[str, FieldInfo]]:
 
 def _list_fields(config: type[FrozenConfig], value: JsonObject) -> dict[str, FieldInfo]:
     if not issubclass(config, Part):
-        return dict(config.model_fields)
+        fields = config.model_fields.items()
+        return {name: each for name, each in fields if not _is_internal(each)}
     chosen = config.config_of(value)
     own = config.own()
     key = copy(own[config.KEY])
@@ -52,6 +54,11 @@ def _list_fields(config: type[FrozenConfig], value: JsonObject) -> dict[str, Fie
     own[config.KEY] = key
     settings = chosen.model_fields if chosen else {}
     return own | {name: field for name, field in settings.items() if not field.exclude}
+
+
+def _is_internal(field: FieldInfo) -> bool:
+    """Return whether it is no setting of a recipe, such as `phases` of `train`."""
+    return any(type(each) is SkipJsonSchema for each in field.metadata)
 
 
 def find_origins(recipe: Recipe, document: Document) -> dict[str, str]:

@@ -10,6 +10,7 @@ from pydantic.json_schema import models_json_schema
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
+from nlpkit.contracts.task import Task
 from nlpkit.json_types import JsonObject
 from nlpkit.objectives.several.members import Member
 from nlpkit.recipe import Recipe, sections
@@ -45,6 +46,10 @@ def build_schema() -> Schema:
         for part, chosen in configs.items()
     }  # fmt: skip
     defs |= {name_of(part): section for part, section in by_part.items()}
+    for rule in defs[name_of(Objective)]["allOf"]:
+        own = rule["then"]["properties"]
+        if not _is_of_task(rule["if"]["properties"]["name"]["const"]) and "max_length" in own:
+            own["max_length"] = _or_list(own["max_length"])
     train = defs[name_of(fixed["train"])]["properties"]
     train |= {name: _or_list(train[name]) for name in MAY_CHANGE}
     lengths = defs[name_of(fixed["train"])].pop("anyOf")
@@ -86,6 +91,10 @@ def _find_fixed() -> dict[str, type[FrozenConfig]]:
     found = {name: sections.config_classes(field.annotation) for name, field in fields}
     return {name: cls for name, classes in found.items() for cls in classes
             if not issubclass(cls, Part)}  # fmt: skip
+
+
+def _is_of_task(name: str) -> bool:
+    return issubclass(registry.load(Objective.FOLDER, name).Objective, Task)
 
 
 def _or_list(own: Schema) -> Schema:

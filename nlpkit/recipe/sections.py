@@ -2,13 +2,22 @@
 
 from typing import Annotated, Any, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    SerializationInfo,
+    ValidationInfo,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import SkipJsonSchema
 from pydantic_core import PydanticCustomError
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Part, name_in
-from nlpkit.json_types import JsonMapping
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.sizes import parse_size
 
 BACKENDS = "attention/backends"
@@ -78,7 +87,30 @@ class Objective(Part):
     KEY = "name"
     name: Annotated[str, name_in("objectives"), Field(description="training objective")]
     weight: float = Field(1.0, gt=0, description="weight of its loss in a list or mixture")
+    lengths: SkipJsonSchema[list[dict[str, int | float]] | None] = Field(
+        None, description="the list that `max_length` was"
+    )
     config: Any = None
+
+    @classmethod
+    def own(cls) -> dict[str, FieldInfo]:
+        """See `Part`; `lengths` is no key of a recipe."""
+        return {name: field for name, field in super().own().items() if name != "lengths"}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_lengths(cls, given: Any) -> Any:
+        if isinstance(given, dict) and isinstance(given.get("max_length"), list):
+            from nlpkit.train.phases import take_lengths
+
+            config = cls.config_of(given)
+            return take_lengths(given, cls.own_in(given), config) if config else given
+        return given
+
+    @model_serializer(mode="plain")
+    def _serialize(self, info: SerializationInfo) -> JsonObject:
+        found = super()._serialize(info)
+        return found if self.lengths is None else found | {"max_length": self.lengths}
 
     def with_max_length_of(self, first: "Objective") -> "Objective":
         """Return the section with the `max_length` of the first one, where it names none."""

@@ -13,7 +13,7 @@ from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.optim import groups
-from nlpkit.train.schedule import long_warmup, stable_end
+from nlpkit.train.schedule import describe_long_warmup, stable_end
 from nlpkit.train.settings import Config
 from nlpkit.train.state import LOSS, Pace, State
 from nlpkit.units import format_duration
@@ -26,8 +26,8 @@ def announce(run: Run, state: State) -> None:
     _announce_training(run, state)
     _announce_optimizers(run)
     log, processes = run.log, run.accelerator.num_processes
-    if note := long_warmup(run.settings):
-        log.warn(note)
+    if run.settings.warmup_steps > run.settings.steps:
+        log.warn(describe_long_warmup(run.settings))
     if processes > 1:
         log.info(f"processes: {processes}")
         if note := _idle(run.settings, processes):
@@ -68,12 +68,7 @@ def _announce_data(run: Run) -> None:
 def _announce_training(run: Run, state: State) -> None:
     section, settings = run.resolved.recipe.train, run.settings
     if section.budget:
-        ratio = section.warmup_ratio or 0
-        run.log.info(
-            f"training: {format_duration(settings.budget_seconds or 0)}"
-            + (f", warm-up {ratio:.3g} of it" if ratio else "")
-            + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
-        )
+        _announce_budget(run, state)
     elif section.epochs or section.warmup_ratio:
         passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"
         run.log.info(
@@ -81,6 +76,15 @@ def _announce_training(run: Run, state: State) -> None:
             + (passes if section.epochs else "")
             + f", warm-up {settings.warmup_steps:,}"
         )
+
+
+def _announce_budget(run: Run, state: State) -> None:
+    ratio = run.resolved.recipe.train.warmup_ratio or 0
+    run.log.info(
+        f"training: {format_duration(run.settings.budget_seconds or 0)}"
+        + (f", warm-up {ratio:.3g} of it" if ratio else "")
+        + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
+    )
 
 
 def _announce_optimizers(run: Run) -> None:

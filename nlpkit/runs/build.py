@@ -140,7 +140,12 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     if inputs[1] or config.valid_fraction:
         valid = build_part(inputs[1] or inputs[0], "valid" if config.valid_fraction else "all")
         held_out = _not_empty("data.valid", Examples(valid, objective, seed, HELD_OUT))
-    return Data(tokenizer, objective, train, valid, examples, held_out, inputs)
+    data = Data(tokenizer, objective, train, valid, examples, held_out, inputs)
+    if resolved.recipe.objective[0].lengths:
+        from nlpkit.runs import phased
+
+        data.by_length = phased.make_examples(resolved, part, data)
+    return data
 
 
 def _resolve_files(

@@ -1,12 +1,29 @@
 """The steps of a run whose settings change in its course (`train/phases.py`)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from nlpkit.data.loader import Step, Stream, steps
-from nlpkit.runs.run import Run
+from nlpkit import registry
+from nlpkit.data.corpus import Corpus
+from nlpkit.data.loader import Examples, Step, Stream, steps
+from nlpkit.errors import DataError, UsageError
+from nlpkit.recipe import Resolved
+from nlpkit.recipe.settings import Recipe
+from nlpkit.runs.run import Data, ModelPart, Run
 from nlpkit.train import phases
 from nlpkit.train.optim import groups
 from nlpkit.train.state import State
+
+SIZE, DECAY, LENGTH = "train.tokens_per_step", "train.weight_decay", "objective.max_length"
+
+
+def lists_of(recipe: Recipe) -> dict[str, phases.Phases]:
+    """Return the lists of a recipe, by the names of their settings in it."""
+    lengths = recipe.objective[0].lengths
+    found: dict[str, phases.Phases] = {
+        f"train.{name}": each for name, each in recipe.train.phases.items()
+    }
+    return found | ({LENGTH: lengths} if lengths else {})
 
 
 def follow(run: Run, state: State, source: Stream, count: int) -> Iterator[Step]:
@@ -15,24 +32,90 @@ def follow(run: Run, state: State, source: Stream, count: int) -> Iterator[Step]
     With a budget of time the size of a step is known when it begins, so no worker prepares it.
     """
     settings, workers, before = run.settings, run.settings.workers, dict[str, float]()
+    lists = lists_of(run.resolved.recipe)
 
     def now(name: str) -> float:
-        return phases.value_at(settings.phases[name], state.progress(settings))
+        return phases.value_at(lists[name], state.progress(settings))
 
-    if settings.known_steps is None and "tokens_per_step" in settings.phases:
+    if settings.known_steps is None and SIZE in lists:
         workers = 0
-        source.batches_per_step = lambda _: int(now("tokens_per_step")) // settings.batch_budget
-    for step in steps(source, count, workers):
-        for name in settings.phases:
-            value, old = now(name), before.get(name)
-            if value == old:
+        source.batches_per_step = lambda _: int(now(SIZE)) // settings.batch_budget
+    made = steps(source, count, workers)
+    if LENGTH in lists:
+        made = _by_length(run, state, source, count, workers)
+    for step in made:
+        values = {name: now(name) for name in lists}
+        for name, value in values.items():
+            if value == before.get(name):
                 continue
-            was = "" if old is None else f" (before: {old:g})"
-            run.log.info(f"step {state.step + 1}: train.{name} is {value:g}{was}")
-            if name == "weight_decay":
+            was = f" (before: {before[name]:g})" if before else ""
+            run.log.info(f"step {state.step + 1}: {name} is {value:g}{was}")
+            if name == DECAY:
                 _set_decay(run, value)
-            before[name] = value
-        yield step
+        before = values
+        yield replace(step, notes={"settings": values})
+
+
+def _by_length(run: Run, state: State, source: Stream, count: int, workers: int) -> Iterator[Step]:
+    """Yield the steps after `state`, each of examples of its `objective.max_length`.
+
+    A new length goes on at the position (epoch and bin) where the one before ended. So a resumed
+    run needs nothing but the position, and the run equals one whose setting is changed by hand.
+    A position behind the last bin of a shorter epoch is the next epoch's (`Stream.locate`).
+    """
+    lengths = lists_of(run.resolved.recipe)[LENGTH]
+
+    def now() -> int:
+        return int(phases.value_at(lengths, state.progress(run.settings)))
+
+    while count:
+        length = now()
+        stream = _go_on(source, run.data.by_length[length], state)
+        for step in steps(stream, count, workers):
+            if now() != length:  # the step is not taken: a new stream begins at its place
+                break
+            count -= 1
+            yield step
+
+
+def _go_on(source: Stream, examples: Examples, state: State) -> Stream:
+    """Return the stream of these examples after `state`, else such as `source`."""
+    return Stream(
+        examples,
+        budget=source.budget,
+        batches_per_step=source.batches_per_step,
+        start=state.position,
+        progress=replace(source.progress, first_step=state.step),
+        rank=source.rank,
+        world_size=source.world_size,
+    )
+
+
+def make_examples(resolved: Resolved, part: ModelPart, data: Data) -> dict[int, Examples]:
+    """Return the training examples for each value of `objective.max_length`.
+
+    Raises:
+        UsageError: the objective or the model refuses a length.
+        DataError: with a length there is no example.
+    """
+    section, found = resolved.recipe.objective[0], dict[int, Examples]()
+    made = registry.load("objectives", section.name).Objective
+    assert isinstance(data.train, Corpus)  # a task is refused: `recipe.alternatives`
+    for length in {int(each["value"]) for each in section.lengths or ()}:
+        if length == section.config.max_length:  # the largest
+            found[length] = data.examples
+            continue
+        settings = section.config.model_dump() | {"max_length": length}
+        try:
+            config = type(section.config).model_validate(settings)
+            objective = made(config, data.tokenizer, part.config)
+        except ValueError as error:
+            raise UsageError(f"objective.max_length: {length}: {error}") from error
+        objective.read_counts(data.train.histogram)
+        found[length] = Examples(data.train, objective, data.examples.seed)
+        if not len(found[length]):
+            raise DataError(f"objective.max_length: {length}: no example is so short")
+    return found
 
 
 def _set_decay(run: Run, value: float) -> None:

@@ -89,7 +89,10 @@ class Planned(PlannedModel):
     @property
     def first(self) -> Batch:
         """The first batch that the run would train on."""
-        return self.stream[0].batches[0]
+        stream, lengths = self.stream, self.resolved.recipe.objective[0].lengths
+        if lengths:
+            stream = make_stream(self.settings)(self.data.by_length[int(lengths[0]["value"])])
+        return stream[0].batches[0]
 
 
 def plan(

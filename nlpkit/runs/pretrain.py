@@ -218,7 +218,7 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
     )
     count = sys.maxsize if known is None else known - state.step
     made = steps(source, count, settings.workers)
-    if settings.phases:
+    if settings.phases or run.resolved.recipe.objective[0].lengths:
         from nlpkit.runs import phased
 
         made = phased.follow(run, state, source, count)

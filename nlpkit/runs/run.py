@@ -59,6 +59,8 @@ class Data:
     examples: Examples
     held_out: Examples | None
     inputs: tuple[Sequence[Input], Sequence[Input]]  # the files of `data.train`, of `data.valid`
+    # By length, of a recipe with a list `objective.max_length`.
+    by_length: Mapping[int, Examples] = field(default_factory=dict)
 
     @property
     def vocab_size(self) -> int:

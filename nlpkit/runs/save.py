@@ -22,6 +22,10 @@ from nlpkit.train import shards
 from nlpkit.train.machine import find_processor
 from nlpkit.train.state import State
 
+_ONLY_OURS = (
+    "transformers has no such model, and refuses to open what is saved; nlpkit runs it as trained"
+)
+
 
 def save(run: Run, state: State, best: bool) -> None:
     """Save the checkpoint of `state.step`; with `best`, set the link `best` to this checkpoint.
@@ -65,6 +69,8 @@ def rehearse(run: Run) -> None:
         name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         for name, tensor in run.unwrapped.model.state_dict().items()
     }
+    if (passes := run.part.config.setting("passes", 1)) > 1:
+        run.log.warn(f"model.passes: {passes}: {_ONLY_OURS}")
     draft = run.directory.path / ".rehearsal"
     with name_path_in_errors(draft):
         shutil.rmtree(draft, ignore_errors=True)  # of a start that was killed

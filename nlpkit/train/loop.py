@@ -175,7 +175,7 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[JsonObject, Tick] | 
         "lr": settings.lr * factor,
         "grad_norm": norm,
     }
-    return record | job.pace.logged(tick), tick
+    return record | step.notes | job.pace.logged(tick), tick
 
 
 def _agree(job: Job, state: State, step: Step) -> tuple[dict[str, float], int, bool, Tick]:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from nlpkit.train.settings import Config
 
 T = TypeVar("T")
-TYPES = {"tokens_per_step": int, "weight_decay": float}  # settings that may be a list
+# Settings that may be a list; `max_length` is one of `objective`.
+TYPES = {"tokens_per_step": int, "weight_decay": float, "max_length": int}
 
 Phases = Sequence[Mapping[str, float]]  # `until` and `value`; the last may have no `until`
 
@@ -38,12 +39,12 @@ class Phase(FrozenConfig, Generic[T]):
 
 
 def take_lists(given: JsonObject, fields: Mapping[str, FieldInfo]) -> JsonObject:
-    """Return the section `train` with each list moved to `phases`, its largest value in its place.
+    """Return a section with each list moved to `phases`, its largest value in its place.
 
     Raises:
         ValidationError: a list is wrong.
     """
-    named = [name for name in TYPES if isinstance(given.get(name), list)]
+    named = [name for name in TYPES if name in fields and isinstance(given.get(name), list)]
     types: dict[str, Any] = {}
     for name in named:
         kind: Any = Annotated[(TYPES[name], *fields[name].metadata)]
@@ -93,6 +94,22 @@ def value_at(phases: Phases, progress: float) -> float:
     """Return the value of the step that begins when this share of the run is done."""
     found = (each["value"] for each in phases if progress < each.get("until", 1))
     return next(found, phases[-1]["value"])
+
+
+def take_lengths(given: JsonObject, own: Sequence[str], config: type[FrozenConfig]) -> JsonObject:
+    """Return the section `objective`, its settings checked, with a list `max_length` in `lengths`.
+
+    Raises:
+        ValidationError: the list or another setting is wrong.
+    """
+    kept = {name: given[name] for name in own if name in given}
+    settings = {name: given[name] for name in given if name not in kept}
+    if "max_length" not in config.model_fields:  # an unknown setting
+        return kept | {"config": config.model_validate(settings)}
+    taken = take_lists({"max_length": given["max_length"]}, config.model_fields)
+    settings["max_length"] = taken["max_length"]
+    lengths = taken["phases"]["max_length"]
+    return kept | {"lengths": lengths, "config": config.model_validate(settings)}
 
 
 def count_batches(settings: Config, steps: int) -> Callable[[int], int]:

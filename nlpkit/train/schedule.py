@@ -73,10 +73,8 @@ def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
     return ResolvedTraining.model_validate(settings.model_dump() | filled)
 
 
-def long_warmup(settings: ResolvedTraining) -> str | None:
-    """Return a note if the warm-up is longer than the training, as in a run that was shortened."""
-    if settings.warmup_steps <= settings.steps:
-        return None
+def describe_long_warmup(settings: ResolvedTraining) -> str:
+    """Return a note on a warm-up that is longer than the training, as in a shortened run."""
     return (
         f"train.warmup_steps: {settings.warmup_steps} is more than the {settings.steps} steps of "
         "this run: the learning rate stays below train.lr; train.warmup_ratio follows the length"

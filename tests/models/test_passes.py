@@ -101,9 +101,10 @@ def test_flops_are_those_of_as_many_layers_more(family) -> None:
     assert count[0] == count[1]
 
 
-def test_checkpoint_of_a_run_opens_here_alone_and_is_not_converted(tmp_path) -> None:
+def test_checkpoint_of_a_run_opens_here_alone_and_is_not_converted(tmp_path, capsys) -> None:
     path = _tiny.write(tmp_path, text=RECIPE)
     checkpoint = _tiny.pretrain(path, tmp_path / "whole")
+    assert capsys.readouterr().err.count("passes: 3: transformers has no such model, and") == 1
     _tiny.pretrain_with_stops(path, tmp_path / "broken", [3])
     assert _tiny.metrics(tmp_path / "whole") == _tiny.metrics(tmp_path / "broken")
     settings, tensors = hf_layout.read(checkpoint)

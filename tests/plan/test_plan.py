@@ -18,7 +18,7 @@ from nlpkit import plan as planning
 from nlpkit import recipe
 from nlpkit.commands.plan import _format_value
 from nlpkit.data.pack import Bins
-from nlpkit.models.flops import step_flops
+from nlpkit.models.flops import count_projections, step_flops
 from nlpkit.plan import probe
 from nlpkit.runs import trial
 from nlpkit.train import machine, memory
@@ -94,7 +94,7 @@ def test_estimate_adds_up(tiny: Path) -> None:
 
 def test_evaluation_time_is_a_batchs_time_for_every_held_out_token(tiny: Path) -> None:
     plan = _plan(tiny)
-    times = probe.Times(batches=[1.0, 3.0], tokens=[200, 240], update=0.5, held_out_token=0.01)
+    times = trial.Times(batches=[1.0, 3.0], tokens=[200, 240], update=0.5, held_out_token=0.01)
     figures = probe._estimate_time(plan, times)
     tokens = int(plan.data.held_out.sizes.sum())
     assert figures["seconds_per_step"] == 2.0 * 2 + 0.5
@@ -279,6 +279,7 @@ def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
     pairs = tiny.with_name("pairs.csv")
     pairs.write_text("sentence_good,sentence_bad\n山水,山花\n", encoding="utf-8")
     asked = ("--card", "h100", "--baseline", "3", "--set", f"eval.pairs=[{pairs}]")
+    asked += ("--set", "train.weight_decay=[{until: 0.5, value: 0.1}, {value: 0}]")  # `phases`
     result = _tiny.command("plan", tiny, *asked, "--json", "-q")
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
@@ -366,7 +367,7 @@ def test_targets_of_a_list_are_the_tokens_that_its_objectives_predict(tmp_path: 
     resolved = recipe.load("bert", [f"out={tmp_path}/run"])
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET), measure=False)
     masked = plan.first.num_targets["mlm"]
-    assert planning.count_projections(plan.data.objective, plan.first) == masked
+    assert count_projections(plan.data.objective, plan.first) == masked
     share = planning.describe(plan)["packing"]["share_of_tokens_with_loss"]
     assert share == pytest.approx(0.15 * 0.94, abs=0.01)  # special tokens are never masked
 

@@ -16,6 +16,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.plan import probe
 from nlpkit.report import history, page
+from nlpkit.runs import trial
 from nlpkit.train.budget import REPLAY
 from nlpkit.train.log import NORMAL, QUIET, Log
 from tests import _processes, _tiny
@@ -189,7 +190,7 @@ def test_plan_says_what_a_budget_buys(path: Path, monkeypatch: pytest.MonkeyPatc
     assert planning.describe(plan)["packing"]["epochs"] is None
     held_out = int(plan.data.held_out.sizes.sum())
     # 0.4 s for each of two batches and 0.2 s for the update; 5 s an evaluation.
-    times = probe.Times([0.3, 0.5], [200, 240], 0.2, 5 / held_out)
+    times = trial.Times([0.3, 0.5], [200, 240], 0.2, 5 / held_out)
     monkeypatch.setattr(probe, "_measure_saving", lambda directory, size: 2.0)
     found = probe._estimate_time(plan, times)
     # 60 s - 2 x (5 s + 2 s), at a tenth and at the end, are 46 steps of 1 s.

@@ -19,7 +19,7 @@ from nlpkit.errors import UsageError
 from nlpkit.report import history, page
 from nlpkit.runs.planned import Planned
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.schedule import long_warmup, lr_factor, resolve_steps
+from nlpkit.train.schedule import describe_long_warmup, lr_factor, resolve_steps
 from nlpkit.train.settings import Config
 from nlpkit.train.step_sizes import batches_per_epoch
 from tests import _tiny, _tiny_tasks
@@ -93,9 +93,9 @@ def test_warmup_ratio_is_steps_rounded_up(ratio: float | None, steps: int, warmu
 def test_warmup_that_is_longer_than_the_run_is_a_note() -> None:
     stream = _stream([10] * 5, [])
     fits = resolve_steps(_config(epochs=3, warmup_steps=8), stream)
-    assert (fits.warmup_steps, long_warmup(fits)) == (8, None)
+    assert fits.warmup_steps == 8
     long = resolve_steps(_config(epochs=3, warmup_steps=9, schedule="cosine"), stream)
-    assert long_warmup(long) == (
+    assert describe_long_warmup(long) == (
         "train.warmup_steps: 9 is more than the 8 steps of this run: the learning rate stays below "
         "train.lr; train.warmup_ratio follows the length"
     )
