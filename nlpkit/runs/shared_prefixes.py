@@ -17,8 +17,7 @@ from torch import Tensor
 
 from nlpkit.attention.cache import Cache, CacheKey
 from nlpkit.contracts.request import Request
-from nlpkit.models.layers import gpt
-from nlpkit.models.layers.rotary_decoder import RotaryDecoder
+from nlpkit.models.layers.stack import Stack
 
 _LONGEST = 128  # tokens; what is sorted is a matrix
 _SAVED = 0.1  # share of the tokens below which packs of whole sequences are as fast
@@ -62,7 +61,7 @@ class Tree:
 
 def can_share(model: Any, inputs: Sequence[str]) -> bool:
     """Return whether the states of a model depend on the tokens to their left alone."""
-    if not isinstance(model, gpt.Decoder | RotaryDecoder) or list(inputs) != ["input_ids"]:
+    if not isinstance(model, Stack) or list(inputs) != ["input_ids"]:
         return False
     return {choice.kind for choice in model.config.kinds} == {"causal"}
 

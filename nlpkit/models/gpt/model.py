@@ -44,7 +44,8 @@ class Model(Decoder):
     """GPT-1 with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__(config, vocab_size, backend, lambda: Block(config))
+        super().__init__(config, vocab_size, backend)
+        self.make_layers((Block(config) for _ in range(config.num_layers)), nn.Identity())
         self.reset_parameters()
 
 

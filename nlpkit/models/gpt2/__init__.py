@@ -13,22 +13,19 @@ from typing import ClassVar
 from pydantic import Field
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.layers.gpt_config import GptConfig
+from nlpkit.models.layers.gpt_config import PreNormGptConfig
 
 MODEL_TYPE = "gpt2"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
 VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
 
 
-class Config(GptConfig):
+class Config(PreNormGptConfig):
     """Sizes of a GPT-2."""
 
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset({"context", "full"})
 
     max_positions: Size = Field(1024, description="learned positions: the longest sequence")
-    intermediate_size: Size | None = Field(
-        None, description="width inside the feed-forward layers; null: 4 hidden_size"
-    )
     passes: Layers = Field(
         1, description="how often all layers run, with the same weights; over 1 not transformers'"
     )
@@ -38,8 +35,3 @@ class Config(GptConfig):
         """See `ModelConfig`; GLM's positions are given."""
         found = super().capabilities
         return found | {"given_positions"} if "prefix" in found else found
-
-    @property
-    def inner_size(self) -> int:
-        """Width inside the feed-forward layers."""
-        return self.intermediate_size or 4 * self.hidden_size

@@ -5,9 +5,6 @@ every sequence, GELU in its tanh form, one table for input and output. The layer
 through them are in `layers/gpt.py`, which GPT-1 and GPT-Neo share.
 """
 
-import torch
-from torch import nn
-
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
 from nlpkit.models.formats.passes import only_ours
 from nlpkit.models.gpt2 import Config
@@ -15,9 +12,7 @@ from nlpkit.models.layers.gpt import (
     CONV1D,
     SAVED_MASKS,
     SIZES,
-    Attention,
-    Decoder,
-    PreNormBlock,
+    PreNormDecoder,
     check_activation,
 )
 from nlpkit.models.layers.head import TaskHead
@@ -30,19 +25,10 @@ TASK_HEADS = {  # transformers' models with a task's layer
 }
 
 
-class Model(Decoder):
+class Model(PreNormDecoder):
     """GPT-2 with its language-model head."""
 
-    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        def make_block() -> nn.Module:
-            attend = Attention(config.hidden_size, config.num_heads)
-            return PreNormBlock(config, attend, config.inner_size)
-
-        super().__init__(config, vocab_size, backend, make_block)
-        self.final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
-        if config.can("prefix"):
-            self.span_position_embedding = nn.Parameter(torch.empty_like(self.position_embedding))
-        self.reset_parameters()
+    config: Config
 
     def initial_std(self, name: str) -> float:
         """Return 1 / sqrt(layers that add to the residual stream) of `init_std` for these.

@@ -12,7 +12,7 @@ from pydantic import Field
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
 from nlpkit.models.config import AttentionDropout
-from nlpkit.models.layers.gpt_config import GptConfig
+from nlpkit.models.layers.gpt_config import PreNormGptConfig
 
 MODEL_TYPE = "gpt_neo"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
@@ -21,13 +21,10 @@ LOCAL = "local_window"
 WINDOW = 256  # tokens that a local layer sees, the token itself included
 
 
-class Config(GptConfig):
+class Config(PreNormGptConfig):
     """Sizes of a GPT-Neo."""
 
     max_positions: Size = Field(2048, description="learned positions: the longest sequence")
-    intermediate_size: Size | None = Field(
-        None, description="width inside the feed-forward layers; null: 4 hidden_size"
-    )
     embedding_dropout: float = Field(0.0, ge=0, lt=1, description="on the sum of the embeddings")
     attention_dropout: AttentionDropout = 0.0
     residual_dropout: float = Field(
@@ -54,8 +51,3 @@ class Config(GptConfig):
     def has_default_attention(self) -> bool:
         """Whether all layers see all earlier tokens or one window."""
         return {*self.kinds} <= {*self.layer_kinds((True, False), self.window)}
-
-    @property
-    def inner_size(self) -> int:
-        """Width inside the feed-forward layers."""
-        return self.intermediate_size or 4 * self.hidden_size

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.gpt_neo import LOCAL, WINDOW, Config
-from nlpkit.models.layers.gpt import Decoder, PreNormBlock, check_activation
+from nlpkit.models.layers.gpt import PreNormDecoder, check_activation
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
 
@@ -42,19 +42,11 @@ class Attention(nn.Module):
         return self.out_proj(select_rows(attend(q, k, v).flatten(1), rows))
 
 
-class Model(Decoder):
+class Model(PreNormDecoder):
     """GPT-Neo with its language-model head."""
 
     score_scale = 1.0
-
-    def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        def make_block() -> nn.Module:
-            attend = Attention(config.hidden_size, config.num_heads)
-            return PreNormBlock(config, attend, config.inner_size)
-
-        super().__init__(config, vocab_size, backend, make_block)
-        self.final_norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
-        self.reset_parameters()
+    make_attention = Attention
 
 
 _TYPES = {"global": True, "local": False}  # transformers' types of layers: whether they see all

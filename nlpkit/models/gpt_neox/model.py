@@ -75,8 +75,10 @@ class Model(RotaryDecoder):
     """GPT-NeoX with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__(config, vocab_size, backend, tie=config.tie)
         norm = nn.LayerNorm(config.hidden_size, config.norm_eps)
-        super().__init__(config, vocab_size, backend, lambda: Block(config), norm)
+        self.make_layers((Block(config) for _ in range(config.num_layers)), norm)
+        self.reset_parameters()
 
 
 def _more_settings(config: Config) -> Values:

@@ -1,4 +1,4 @@
-"""What GPT-1, GPT-2 and GPT-Neo have in common: layers of a block, decoder around the blocks.
+"""What GPT-1, GPT-2 and GPT-Neo have in common: layers of a block, and what is before the blocks.
 
 A family adds its block, which puts the norms in their places, and what follows the last block.
 N tokens of the pack, C hidden_size, H heads, D width of a head, V vocabulary.
@@ -7,20 +7,17 @@ The linear layers are `nn.Linear`, (out, in), with transformers' names. In trans
 `Conv1D`, whose weights are (in, out): `CONV1D` lists these layers of a block.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit import attention
-from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import Settings
-from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.encoder import initialize
-from nlpkit.models.layers.gpt_config import GptConfig
-from nlpkit.models.layers.packs import Dropout, dropout, layout_within, select_rows
-from nlpkit.models.layers.vocabulary_head import TiedHead
+from nlpkit.models.layers.gpt_config import GptConfig, PreNormGptConfig
+from nlpkit.models.layers.packs import Dropout, dropout, select_rows
+from nlpkit.models.layers.stack import Stack
 
 CONV1D = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
 SAVED_MASKS = ("attn.bias", "attn.masked_bias")  # by earlier versions of transformers
@@ -80,13 +77,13 @@ class FeedForward(nn.Module):
 class PreNormBlock(nn.Module):
     """x + attention(norm(x)), then x + feed_forward(norm(x))."""
 
-    def __init__(self, config: GptConfig, attend: nn.Module, inner_size: int):
+    def __init__(self, config: PreNormGptConfig, attend: nn.Module):
         super().__init__()
         width = config.hidden_size
         self.ln_1 = nn.LayerNorm(width, config.norm_eps)
         self.attn = attend
         self.ln_2 = nn.LayerNorm(width, config.norm_eps)
-        self.mlp = FeedForward(width, inner_size)
+        self.mlp = FeedForward(width, config.inner_size)
         self.drop = Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
@@ -96,71 +93,46 @@ class PreNormBlock(nn.Module):
         return x + self.drop(self.mlp(self.ln_2(x)))
 
 
-class Decoder(TiedHead):
-    """Token and position embeddings, then blocks; one table for input and output."""
+class Decoder(Stack):
+    """Learned positions before the blocks; one table for input and output."""
 
-    score_scale: float | None = None  # of queries times keys; None: 1 / sqrt(width of a head)
+    config: GptConfig
 
-    def __init__(
-        self, config: GptConfig, vocab_size: int, backend: str, make_block: Callable[[], nn.Module]
-    ):
-        super().__init__()
-        width = config.hidden_size
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        self.position_embedding = nn.Parameter(torch.empty(config.max_positions, width))
-        self.span_position_embedding: nn.Parameter | None = None  # of GLM's second position
-        self.layers = nn.ModuleList(make_block() for _ in range(config.num_layers))
-        self.attention_tensors = AttentionTensors(
-            config.kinds, config.num_layers, config.num_heads, width // config.num_heads
-        )
-        self.final_norm: nn.Module = nn.Identity()
+    def __init__(self, config: GptConfig, vocab_size: int, backend: str):
+        super().__init__(config, vocab_size, backend)
+        shape = config.max_positions, config.hidden_size
+        self.position_embedding = nn.Parameter(torch.empty(shape))
+        # Of GLM's second position.
+        spans = nn.Parameter(torch.empty(shape)) if config.can("prefix") else None
+        self.register_parameter("span_position_embedding", spans)
 
-    def reset_parameters(self) -> None:
-        """Draw weights from N(0, std) with torch's current generator; set biases to 0."""
-        initialize(self.named_parameters(), self.initial_std)
+    def fill_fields(self, fields: Mapping[str, Tensor], input_ids: Tensor) -> Mapping[str, Tensor]:
+        """Return the fields with GLM's: in a task all of the text is context."""
+        if self.span_position_embedding is None:
+            return fields
+        context = torch.ones_like(input_ids, dtype=torch.bool)
+        return {"context": context, "span_position_ids": torch.zeros_like(input_ids), **fields}
 
-    def initial_std(self, name: str) -> float:
-        """Return the standard deviation of the initial values of a weight."""
-        return self.config.init_std
-
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        cache: Cache | None = None,
-        rows: Tensor | None = None,
-        **fields: Tensor,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack of sequences of these `lengths`.
-
-        With `rows` (M,), in the order of the pack, these are the states of these tokens alone. The
-        `cache` has keys and values of the earlier tokens; this call adds those of its tokens.
-        `fields` is what else the objective gives, (N,) each: kinds of attention may read it.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        config = self.config
-        layout = layout_within(lengths, config.max_positions, input_ids.device, cache)
-        if self.span_position_embedding is not None:
-            # In a task all of the text is context.
-            context = torch.ones_like(input_ids, dtype=torch.bool)
-            fields = {"context": context, "span_position_ids": torch.zeros_like(input_ids)} | fields
-        layout = layout.with_fields(fields)
-        kinds = self.attention_tensors
-        heads = kinds.heads_like(
-            self.token_embedding, config.attention_dropout, self.backend, self.score_scale
-        )
-        attends = kinds.prepare(heads, layout, cache=cache)
-        self.attention_choice = attention.reasons(attends)
-        words = F.embedding(input_ids, self.token_embedding)
-        places = fields.get("position_ids", layout.positions)
-        x = words + F.embedding(places, self.position_embedding)
+    def embed(self, input_ids: Tensor, places: Tensor, fields: Mapping[str, Tensor]) -> Tensor:
+        """Return the first states (N, C), the sum of the tables' rows."""
+        x = super().embed(input_ids, places, fields) + F.embedding(places, self.position_embedding)
         if self.span_position_embedding is not None:
             x = x + F.embedding(fields["span_position_ids"], self.span_position_embedding)
-        x = dropout(x, config.embedding_dropout, self.training)
-        way = [*zip(self.layers, attends, strict=True)] * config.setting("passes", 1)
-        for number, (layer, attend) in enumerate(way, 1):
-            x = layer(x, attend, rows if number == len(way) else None)
-        return self.final_norm(x)
+        return dropout(x, self.config.embedding_dropout, self.training)
+
+
+class PreNormDecoder(Decoder):
+    """A decoder of pre-norm blocks; a family says its kind of `Attention`."""
+
+    config: PreNormGptConfig
+    make_attention: Callable[[int, int], nn.Module] = Attention  # of width and heads
+
+    def __init__(self, config: PreNormGptConfig, vocab_size: int, backend: str = "auto"):
+        super().__init__(config, vocab_size, backend)
+        width, heads = config.hidden_size, config.num_heads
+        blocks = (
+            PreNormBlock(config, self.make_attention(width, heads))
+            for _ in range(config.num_layers)
+        )
+        self.make_layers(blocks, nn.LayerNorm(width, config.norm_eps))
+        self.reset_parameters()

@@ -1,4 +1,4 @@
-"""Settings that GPT-1 and GPT-2 have in common. Imports no torch."""
+"""Settings that GPT-1, GPT-2 and GPT-Neo have in common. Imports no torch."""
 
 from pydantic import Field, model_validator
 
@@ -31,3 +31,16 @@ class GptConfig(ModelConfig):
     def default_attention(self) -> tuple[AttentionChoice, ...]:
         """Causal attention in all layers."""
         return (AttentionChoice.of("causal"),)
+
+
+class PreNormGptConfig(GptConfig):
+    """Sizes of a decoder with norms before the layers, as GPT-2's."""
+
+    intermediate_size: Size | None = Field(
+        None, description="width inside the feed-forward layers; null: 4 hidden_size"
+    )
+
+    @property
+    def inner_size(self) -> int:
+        """Width inside the feed-forward layers."""
+        return self.intermediate_size or 4 * self.hidden_size

@@ -8,22 +8,20 @@ N tokens of the pack, M selected rows, C hidden_size, H heads, D width of a head
 Differs from HF: initial weights are not cut off at two standard deviations.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit import attention
-from nlpkit.attention.cache import Cache
-from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.encoder import ACTIVATIONS, initialize
+from nlpkit.attention import Attend
+from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.head import Head
 from nlpkit.models.layers.modernbert_config import LOCAL, ModernBertConfig
-from nlpkit.models.layers.packs import dropout, layout_within, select_rows
+from nlpkit.models.layers.packs import dropout, select_rows
 from nlpkit.models.layers.rotary import Rotation
 from nlpkit.models.layers.rotary_config import Rope
-from nlpkit.models.layers.vocabulary_head import OutputHead
+from nlpkit.models.layers.stack import Stack
 
 
 class Attention(nn.Module):
@@ -45,7 +43,7 @@ class Attention(nn.Module):
         """Return queries, keys and values, (N, C) each."""
         return self.Wqkv(x).chunk(3, 1)
 
-    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.project(x))
         seen = select_rows(attend(q, k, v).flatten(1), rows)
@@ -82,73 +80,48 @@ class Layer(nn.Module):
         self.mlp_norm = _norm(config)
         self.mlp = FeedForward(config)
 
-    def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
         x = select_rows(x, rows) + self.attn(self.attn_norm(x), attend, rows)
         return x + self.mlp(self.mlp_norm(x))
 
 
-class ModernBert(OutputHead):
+class ModernBert(Stack):
     """The model with its head of tokens; a family says its kind of `Attention`."""
 
+    config: ModernBertConfig
     make_attention: Callable[[ModernBertConfig], Attention] = Attention
 
     def __init__(self, config: ModernBertConfig, vocab_size: int, backend: str = "auto"):
-        super().__init__()
-        width = config.hidden_size
-        self.config, self.vocab_size, self.backend = config, vocab_size, backend
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+        super().__init__(config, vocab_size, backend, tie=config.tie, bias=True)
         self.embedding_norm = _norm(config)
-        self.layers = nn.ModuleList(
-            Layer(config, self.make_attention(config), number == 0)
+        layers = (
+            Layer(config, self.make_attention(config), is_first=number == 0)
             for number in range(config.num_layers)
         )
-        self.final_norm = _norm(config)
-        self.attention_tensors = AttentionTensors(
-            config.kinds, config.num_layers, config.num_heads, config.width_per_head
-        )
-        self.output_dense = nn.Linear(width, width, bias=False)
+        self.make_layers(layers, _norm(config))
+        self.output_dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.output_norm = _norm(config)
-        self.make_output(vocab_size, width, tie=config.tie)
-        initialize(self.named_parameters(), self._initial_std)
+        self.reset_parameters()
 
-    def _initial_std(self, name: str) -> float:
+    def initial_std(self, name: str) -> float:
         """Return `init_std`, over the root of the added layers for those that add (Megatron)."""
         is_residual = name.endswith(("Wo.weight", "output_dense.weight", "output_embedding"))
         std = self.config.init_std
         return std / (2 * self.config.num_layers) ** 0.5 if is_residual else std
 
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        rows: Tensor | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
+    def embed(self, input_ids: Tensor, places: Tensor, fields: Mapping[str, Tensor]) -> Tensor:
+        """Return the first states (N, C), under a norm."""
+        x = self.embedding_norm(super().embed(input_ids, places, fields))
+        return dropout(x, self.config.embedding_dropout, self.training)
 
-        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
-        those of its tokens.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        config = self.config
-        layout = layout_within(lengths, config.max_positions, input_ids.device, cache)
-        kinds = self.attention_tensors
-        heads = kinds.heads_like(self.token_embedding, config.attention_dropout, self.backend)
-        attends = kinds.prepare(heads, layout, cache=cache)
-        self.attention_choice = attention.reasons(attends)
-        turns = [
-            Rotation(Rope(theta=theta), config.width_per_head, layout.positions, heads.dtype)
-            for theta in (config.global_theta, config.local_theta)
-        ]
-        x = self.embedding_norm(F.embedding(input_ids, self.token_embedding))
-        x = dropout(x, config.embedding_dropout, self.training)
-        for number, (layer, attend) in enumerate(zip(self.layers, attends, strict=True)):
-            turn = turns[kinds.of_layers[number].kind == LOCAL]
-            x = layer(x, turn.of(attend), rows if number == config.num_layers - 1 else None)
-        return self.final_norm(x)
+    def turn(self, attends: list[Attend], places: Tensor, dtype: torch.dtype) -> list[Attend]:
+        """Return the attention of each layer, which turns its queries and keys by its base."""
+        config, turns = self.config, {}
+        for is_local, theta in ((False, config.global_theta), (True, config.local_theta)):
+            turns[is_local] = Rotation(Rope(theta=theta), config.width_per_head, places, dtype)
+        each = zip(attends, self.attention_tensors.of_layers, strict=True)
+        return [turns[choice.kind == LOCAL].of(attend) for attend, choice in each]
 
     def output_states(self, hidden: Tensor) -> Tensor:
         """Return what the table is multiplied by, (M, C), from hidden states (M, C)."""

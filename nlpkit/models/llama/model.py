@@ -2,7 +2,7 @@
 
 Pre-norm blocks, x = x + sub(norm(x)), with RMS norms; rotary positions from 0 in every sequence;
 SwiGLU; heads of keys and values that serve several heads of queries. The way through the blocks is
-in `layers/rotary_decoder.py`. N tokens of the pack, C hidden_size, H heads of queries, G of keys, D
+in `layers/stack.py`. N tokens of the pack, C hidden_size, H heads of queries, G of keys, D
 width of a head.
 """
 
@@ -78,8 +78,10 @@ class Model(RotaryDecoder):
     """LLaMA with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
+        super().__init__(config, vocab_size, backend, tie=config.tie)
         norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
-        super().__init__(config, vocab_size, backend, lambda: Block(config), norm)
+        self.make_layers((Block(config) for _ in range(config.num_layers)), norm)
+        self.reset_parameters()
 
 
 _CLASSES = {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2", "qwen3": "Qwen3"}
