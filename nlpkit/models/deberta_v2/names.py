@@ -9,13 +9,12 @@ learns itself is beside the head, so that a run goes on bit for bit.
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, State, Values
 from nlpkit.models.deberta_v2 import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
-from nlpkit.models.layers.head import DenseHead, Head, TaskHead
+from nlpkit.models.layers.head import DenseHead, TaskHead
 
 GENERATOR = "generator"  # the folder of its checkpoint
 
@@ -23,8 +22,8 @@ GENERATOR = "generator"  # the folder of its checkpoint
 class PooledHead(DenseHead):
     """A dense layer with GELU, dropout, then `Head`: the pooler and the scores."""
 
-    def forward(self, states: Tensor) -> Tensor:
-        return Head.forward(self, F.gelu(self.dense(states)))
+    activation = staticmethod(F.gelu)
+    drops_first = False
 
 
 TASK_HEADS = encoder_format.task_heads(

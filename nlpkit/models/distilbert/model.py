@@ -66,9 +66,8 @@ class Model(EncoderModel):
 class ClassifierHead(DenseHead):
     """A dense layer with ReLU, then dropout and the scores: no dropout comes first."""
 
-    def forward(self, states: Tensor) -> Tensor:
-        dense = F.relu(self.dense(states))
-        return F.linear(F.dropout(dense, self.dropout, self.training), self.weight, self.bias)
+    activation = staticmethod(F.relu)
+    drops_first = False
 
 
 def _of_two(ending: str) -> TaskHead:

@@ -6,7 +6,6 @@ The generator is a model of its own on disk, in a folder.
 from dataclasses import replace
 
 import torch.nn.functional as F
-from torch import Tensor
 
 from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, Values
 from nlpkit.models.electra import Config
@@ -20,9 +19,7 @@ GENERATOR = "generator"  # the folder of its checkpoint
 class ClassifierHead(DenseHead):
     """Dropout, a dense layer with GELU, dropout, a linear layer: ELECTRA's classifier."""
 
-    def activation(self, states: Tensor) -> Tensor:
-        """Return what follows the dense layer."""
-        return F.gelu(states)
+    activation = staticmethod(F.gelu)
 
 
 TASK_HEADS = encoder_format.task_heads(

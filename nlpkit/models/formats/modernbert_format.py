@@ -1,16 +1,17 @@
 """The layout of ModernBERT and its decoder in transformers: settings, kinds of layers, names."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from nlpkit.contracts.format import HfFormat, Settings, Values
+from nlpkit.models.layers.alternating_config import read_types, repeat, shorten
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.modernbert import ModernHead
-from nlpkit.models.layers.modernbert_config import LOCAL, ModernBertConfig
+from nlpkit.models.layers.modernbert_config import ModernBertConfig
 from nlpkit.models.layers.rotary_decoder import SIZES
 
-_SEES_ALL = {"full_attention": True, "sliding_attention": False}  # transformers' types of layers
-_THETAS = {"global_theta": "full_attention", "local_theta": "sliding_attention"}
+_TYPES = ("full_attention", "sliding_attention")  # transformers' types of layers
+_THETAS = dict(zip(("global_theta", "local_theta"), _TYPES, strict=True))
 _EVERY = "global_attn_every_n_layers"  # of transformers before 5.0
 
 
@@ -26,17 +27,19 @@ def make_format(config: type[ModernBertConfig], architecture: str, head: str) ->
     """Return the format of a family; `head` is what transformers calls the layers of its output."""
 
     def read(settings: Settings, sizes: Values) -> Values:
-        types = _read_types(settings, sizes["num_layers"])
-        kinds = config.layer_kinds(_shorten(types), settings.get("local_attention", 128))
-        own = config().default_attention
-        repeated = [own[n % len(own)] for n in range(len(types))]
-        if [kinds[n % len(kinds)] for n in range(len(types))] == repeated:
-            kinds = ()  # the family's own
+        layers = sizes["num_layers"]
+        types = repeat([True, *[False] * (settings.get(_EVERY, 3) - 1)], layers)
+        if (named := settings.get("layer_types")) is not None:
+            types = read_types("layer_types", named, _TYPES, layers)
+        # There the window has both sides, without the token itself.
+        window = settings.get("local_attention", 128) // 2 + (not config.is_causal)
+        kinds = config.read_kinds(types, window)
         thetas = {ours: _read_theta(settings, ours, kind) for ours, kind in _THETAS.items()}
         return sizes | thetas | {"attention": kinds}
 
     return HfFormat(
         architecture=architecture,
+        pipeline="text-generation" if config.is_causal else "fill-mask",
         body="model.",
         names={
             "token_embedding": "model.embeddings.tok_embeddings.weight",
@@ -75,42 +78,19 @@ def _more_settings(config: ModernBertConfig) -> Values:
     thetas = {name.replace("theta", "rope_theta"): getattr(config, name) for name in _THETAS}
     if not config.has_default_attention:
         return thetas
-    kinds = [config.kinds[n % len(config.kinds)] for n in range(config.num_layers)]
-    types = [kind.kind != LOCAL for kind in kinds]
-    names = {sees_all: name for name, sees_all in _SEES_ALL.items()}
     return {
         **thetas,
-        "local_attention": config.window,
-        "layer_types": [names[each] for each in types],
-        _EVERY: len(_shorten(types)),
+        "local_attention": 2 * (config.window - (not config.is_causal)),
+        "layer_types": [_TYPES[not sees_all] for sees_all in config.layer_types],
+        _EVERY: len(shorten(config.layer_types)),
     }
-
-
-def _read_types(settings: Settings, layers: int) -> list[bool]:
-    """Return for each layer whether it sees all tokens; raise `ValueError`."""
-    types = settings.get("layer_types")
-    if types is None:
-        return [number % settings.get(_EVERY, 3) == 0 for number in range(layers)]
-    if unknown := {*types} - {*_SEES_ALL}:
-        raise ValueError(f"layer_types has {min(unknown)!r}; this family has {[*_SEES_ALL]}")
-    if len(types) != layers:
-        raise ValueError(f"layer_types has {len(types)} entries for {layers} layers")
-    return [_SEES_ALL[each] for each in types]
-
-
-def _shorten(types: Sequence[bool]) -> Sequence[bool]:
-    """Return the beginning that is repeated over the layers."""
-    for size in range(1, len(types)):
-        if all(each == types[number % size] for number, each in enumerate(types)):
-            return types[:size]
-    return types
 
 
 def _read_theta(settings: Settings, ours: str, kind: str) -> float:
     """Return the base of a type of layers, as any version of transformers writes it."""
     by_type = settings.get("rope_parameters") or {}
-    if unknown := {*by_type} - {*_SEES_ALL}:
-        raise ValueError(f"rope_parameters has {min(unknown)!r}; this family has {[*_SEES_ALL]}")
+    if unknown := {*by_type} - {*_TYPES}:
+        raise ValueError(f"rope_parameters has {min(unknown)!r}; this family has {[*_TYPES]}")
     given = by_type.get(kind) or {}
     if (form := given.get("rope_type", "default")) != "default":
         raise ValueError(f"rope_type is {form!r}; this family has 'default' only")

@@ -5,13 +5,12 @@ scores are not divided by the square root of a head's width. N tokens of the pac
 H heads.
 """
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
-from nlpkit.models.gpt_neo import LOCAL, WINDOW, Config
+from nlpkit.models.gpt_neo import Config
+from nlpkit.models.layers.alternating_config import read_types, shorten
 from nlpkit.models.layers.gpt import PreNormDecoder, check_activation
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
@@ -49,17 +48,18 @@ class Model(PreNormDecoder):
     make_attention = Attention
 
 
-_TYPES = {"global": True, "local": False}  # transformers' types of layers: whether they see all
+_TYPES = ("global", "local")  # transformers' types of layers
 
 
 def _more_settings(config: Config) -> Values:
     settings: Values = {"activation_function": "gelu_new"}
     if not config.has_default_attention:
         return settings
-    kinds = [config.kinds[n % len(config.kinds)] for n in range(config.num_layers)]
-    types = ["local" if kind.kind == LOCAL else "global" for kind in kinds]
-    period = _shorten(types)
-    repeated = [[period, len(types) // len(period)]]
+    types = [_TYPES[not sees_all] for sees_all in config.layer_types]
+    period = len(shorten(config.layer_types))
+    if len(types) % period:
+        period = len(types)
+    repeated = [[types[:period], len(types) // period]]
     return {
         **settings,
         "attention_types": repeated,
@@ -72,37 +72,14 @@ def _read_config(settings: Settings, sizes: Values) -> Values:
     check_activation(settings, "GPT-Neo")
     if "attention_types" not in settings:  # another kind of attention, which nlpkit.json names
         return sizes
-    types = _read_types(settings)
-    if len(types) != sizes["num_layers"]:
-        raise ValueError(
-            f"attention_types has {len(types)} entries for {sizes['num_layers']} layers"
-        )
-    window = settings.get("window_size", WINDOW)
-    kinds = Config.layer_kinds([_TYPES[each] for each in _shorten(types)], window)
-    own = Config().default_attention
-    if [*Config.layer_kinds([_TYPES[each] for each in types], window)] == [
-        own[n % len(own)] for n in range(len(types))
-    ]:
-        kinds = ()  # the family's own
-    return sizes | {"attention": kinds}
-
-
-def _read_types(settings: Settings) -> list[str]:
-    """Return the type of each layer; raise `ValueError`."""
     given = settings["attention_types"]
     try:
-        types = [each for period, times in given for _ in range(times) for each in period]
+        names = [each for period, times in given for _ in range(times) for each in period]
     except (TypeError, ValueError):
         raise ValueError(f"attention_types is {given!r}, not [[[TYPE, …], TIMES], …]") from None
-    if unknown := {*map(str, types)} - {*_TYPES}:
-        raise ValueError(f"attention_types has {min(unknown)!r}; this family has {[*_TYPES]}")
-    return types
-
-
-def _shorten(types: Sequence[str]) -> Sequence[str]:
-    """Return the beginning that makes up the whole, some times over."""
-    sizes = range(1, len(types) + 1)
-    return next(types[:n] for n in sizes if [*types[:n]] * (len(types) // n) == [*types])
+    types = read_types("attention_types", names, _TYPES, sizes["num_layers"])
+    window = settings.get("window_size", Config.default_window)
+    return sizes | {"attention": Config.read_kinds(types, window)}
 
 
 _OURS, _THEIRS = "layers.{num_layers}", "transformer.h.{num_layers}"

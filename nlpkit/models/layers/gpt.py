@@ -97,12 +97,12 @@ class Decoder(Stack):
     """Learned positions before the blocks; one table for input and output."""
 
     config: GptConfig
+    span_position_embedding: nn.Parameter | None  # GLM's, of a second position
 
     def __init__(self, config: GptConfig, vocab_size: int, backend: str):
         super().__init__(config, vocab_size, backend)
         shape = config.max_positions, config.hidden_size
         self.position_embedding = nn.Parameter(torch.empty(shape))
-        # Of GLM's second position.
         spans = nn.Parameter(torch.empty(shape)) if config.can("prefix") else None
         self.register_parameter("span_position_embedding", spans)
 

@@ -3,8 +3,9 @@
 M states, C model width, O outputs, S sequences.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -40,19 +41,19 @@ class Head(nn.Module):
 class DenseHead(Head):
     """Dropout, a dense layer with tanh, then `Head`: the head of RoBERTa's classifier."""
 
+    activation: Callable[[Tensor], Tensor] = staticmethod(torch.tanh)
+    drops_first: ClassVar[bool] = True
+
     def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
         super().__init__(hidden_size, outputs, dropout, bias)
         self.dense = nn.Linear(hidden_size, hidden_size)
         nn.init.normal_(self.dense.weight, std=INIT_STD)
         nn.init.zeros_(self.dense.bias)
 
-    def activation(self, states: Tensor) -> Tensor:
-        """Return what follows the dense layer."""
-        return torch.tanh(states)
-
     def forward(self, states: Tensor) -> Tensor:
-        dropped = F.dropout(states, self.dropout, self.training)
-        return super().forward(self.activation(self.dense(dropped)))
+        if self.drops_first:
+            states = F.dropout(states, self.dropout, self.training)
+        return super().forward(self.activation(self.dense(states)))
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,17 @@ N tokens of the pack, M selected rows, C hidden_size, H heads, D width of a head
 Differs from HF: initial weights are not cut off at two standard deviations.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention import Attend
+from nlpkit.models.layers.alternating_config import LOCAL
 from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.head import Head
-from nlpkit.models.layers.modernbert_config import LOCAL, ModernBertConfig
+from nlpkit.models.layers.modernbert_config import ModernBertConfig
 from nlpkit.models.layers.packs import dropout, select_rows
 from nlpkit.models.layers.rotary import Rotation
 from nlpkit.models.layers.rotary_config import Rope
@@ -25,27 +26,23 @@ from nlpkit.models.layers.stack import Stack
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose projections are one layer."""
+    """Multi-head attention whose queries, keys and values are made by one layer, or by three."""
 
     MATRICES = {"Wqkv.weight": 3}  # noqa: RUF012
 
-    def __init__(self, config: ModernBertConfig):
+    def __init__(self, config: ModernBertConfig, projections: Sequence[str]):
         super().__init__()
         self.heads, self.dropout = config.num_heads, config.attention_dropout
-        self.make_projections(config.hidden_size)
-        self.Wo = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
-
-    def make_projections(self, width: int) -> None:
-        """Add the layers of queries, keys and values."""
-        self.Wqkv = nn.Linear(width, 3 * width, bias=False)
-
-    def project(self, x: Tensor) -> Sequence[Tensor]:
-        """Return queries, keys and values, (N, C) each."""
-        return self.Wqkv(x).chunk(3, 1)
+        width, self.projections = config.hidden_size, projections
+        for name in projections:
+            self.add_module(name, nn.Linear(width, 3 * width // len(projections), bias=False))
+        self.Wo = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor, attend: Attend, rows: Tensor | None = None) -> Tensor:
         """Return (N, C) from (N, C), or (M, C), those of the `rows` (M,) alone."""
-        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in self.project(x))
+        made = [self.get_submodule(name)(x) for name in self.projections]
+        parts = made if len(made) == 3 else made[0].chunk(3, 1)
+        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in parts)  # (N, H, D)
         seen = select_rows(attend(q, k, v).flatten(1), rows)
         return dropout(self.Wo(seen), self.dropout, self.training)
 
@@ -87,16 +84,16 @@ class Layer(nn.Module):
 
 
 class ModernBert(Stack):
-    """The model with its head of tokens; a family says its kind of `Attention`."""
+    """The model with its head of tokens; a family says what makes queries, keys and values."""
 
     config: ModernBertConfig
-    make_attention: Callable[[ModernBertConfig], Attention] = Attention
+    projections: Sequence[str]
 
     def __init__(self, config: ModernBertConfig, vocab_size: int, backend: str = "auto"):
         super().__init__(config, vocab_size, backend, tie=config.tie, bias=True)
         self.embedding_norm = _norm(config)
         layers = (
-            Layer(config, self.make_attention(config), is_first=number == 0)
+            Layer(config, Attention(config, self.projections), is_first=number == 0)
             for number in range(config.num_layers)
         )
         self.make_layers(layers, _norm(config))

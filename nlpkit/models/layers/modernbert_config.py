@@ -3,24 +3,22 @@
 The defaults are those of ModernBERT's base model (Warner et al. 2024, arXiv 2412.13663, table 4).
 """
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import Activation, AttentionDropout, ModelConfig, check_heads
+from nlpkit.models.config import Activation, AttentionDropout, check_heads
+from nlpkit.models.layers.alternating_config import AlternatingConfig
 
-LOCAL = "local_window"  # the kind of attention whose layers have `local_theta`
 
-
-class ModernBertConfig(ModelConfig):
+class ModernBertConfig(AlternatingConfig):
     """Sizes of a ModernBERT; the vocabulary's comes from the tokenizer."""
 
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
     padded_vocabulary: ClassVar[bool] = True
-    is_causal: ClassVar[bool] = False
+    default_types: ClassVar[tuple[bool, ...]] = (True, False, False)  # sec. 2.1.2
+    default_window: ClassVar[int] = 64
 
     hidden_size: Size = Field(768, description="width of the residual stream")
     num_layers: Layers = Field(22, description="number of layers")
@@ -51,27 +49,3 @@ class ModernBertConfig(ModelConfig):
                 "wide, and rotary positions turn pairs of channels"
             )
         return self
-
-    @classmethod
-    def layer_kinds(cls, types: Sequence[bool], window: int) -> tuple[AttentionChoice, ...]:
-        """Return the kinds of layers that see all tokens (True) or transformers' window (False)."""
-        whole = AttentionChoice.of("causal" if cls.is_causal else "full")
-        near = window // 2 + (0 if cls.is_causal else 1)
-        local = AttentionChoice.of(LOCAL, causal=cls.is_causal, window=near)
-        return tuple(whole if sees_all else local for sees_all in types)
-
-    @property
-    def default_attention(self) -> tuple[AttentionChoice, ...]:
-        """Every third layer sees all tokens, the others 64 to a side (sec. 2.1.2)."""
-        return self.layer_kinds((True, False, False), 128)
-
-    @property
-    def window(self) -> int:
-        """The window of the local layers as transformers counts it: both sides of a token."""
-        near = next((kind.config.window for kind in self.kinds if kind.kind == LOCAL), 65)
-        return 2 * (near - (0 if self.is_causal else 1))
-
-    @property
-    def has_default_attention(self) -> bool:
-        """Whether all layers see all tokens or one window."""
-        return {*self.kinds} <= {*self.layer_kinds((True, False), self.window)}

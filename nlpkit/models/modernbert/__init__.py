@@ -20,6 +20,8 @@ class Config(ModernBertConfig):
     """Sizes of a ModernBERT; the vocabulary's comes from the tokenizer."""
 
     summary_first: ClassVar[bool] = True
+    is_causal: ClassVar[bool] = False
+    default_window: ClassVar[int] = 65
 
     pooling: Literal["cls", "mean"] = Field(
         "cls", description="what a task reads of a sequence: its first state, or their mean"

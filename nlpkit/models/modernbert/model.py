@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from nlpkit.models.formats import modernbert_format
-from nlpkit.models.formats.modernbert_format import task_head
+from nlpkit.models.formats import encoder_format
+from nlpkit.models.formats.modernbert_format import make_format, task_head
 from nlpkit.models.layers.modernbert import ModernBert
 from nlpkit.models.layers.packs import first_states
 from nlpkit.models.modernbert import Config
@@ -20,13 +20,8 @@ LORA_TARGETS = ("Wqkv",)  # queries, keys and values are one layer
 # They begin as the head of masked tokens, which has their names there.
 _BEGIN_AS = {"dense": "output_dense", "norm": "output_norm"}
 TASK_HEADS = {  # transformers' models with a task's layer
-    kind: task_head(f"ModernBertFor{name}", begin_as=_BEGIN_AS)
-    for kind, name in {
-        "sequence_classification": "SequenceClassification",
-        "token_classification": "TokenClassification",
-        "question_answering": "QuestionAnswering",
-        "multiple_choice": "MultipleChoice",
-    }.items()
+    kind: task_head(head.architecture, begin_as=_BEGIN_AS)
+    for kind, head in encoder_format.task_heads("ModernBert").items()
 }
 
 
@@ -34,6 +29,7 @@ class Model(ModernBert):
     """ModernBERT with its head of masked tokens."""
 
     config: Config
+    projections = ("Wqkv",)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task, as `pooling` says."""
@@ -42,10 +38,9 @@ class Model(ModernBert):
         return torch.stack([states.mean(0) for states in hidden.split(tuple(lengths))])
 
 
-_FORMAT = modernbert_format.make_format(Config, "ModernBertForMaskedLM", "head")
+_FORMAT = make_format(Config, "ModernBertForMaskedLM", "head")
 FORMAT = replace(
     _FORMAT,
-    pipeline="fill-mask",
     sizes={**_FORMAT.sizes, "pooling": "classifier_pooling"},
     defaults={**_FORMAT.defaults, "classifier_pooling": "cls"},
 )

@@ -4,8 +4,6 @@ The same layers, which see nothing to the right. The model is in `model.py`, so 
 checked without torch.
 """
 
-from typing import ClassVar
-
 from nlpkit.models.layers.modernbert_config import ModernBertConfig
 
 MODEL_TYPE = "modernbert-decoder"  # transformers' name of the family, in config.json
@@ -16,5 +14,3 @@ VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
 
 class Config(ModernBertConfig):
     """Sizes of the decoder; the vocabulary's comes from the tokenizer."""
-
-    is_causal: ClassVar[bool] = True
