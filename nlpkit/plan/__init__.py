@@ -20,7 +20,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import count_projections, step_flops
-from nlpkit.models.layers.encoder import number_texts
+from nlpkit.models.layers.embeddings import number_texts
 from nlpkit.plan import phases
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved

@@ -11,7 +11,7 @@ from nlpkit.checkpoints import hf_writing
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.contracts.request import Layout
 from nlpkit.models import families
-from nlpkit.models.layers.encoder import number_texts
+from nlpkit.models.layers.embeddings import number_texts
 from nlpkit.models.layers.head import task_head
 from nlpkit.models.longformer import Config, model
 from tests._families import oracle

@@ -9,7 +9,7 @@ import transformers
 from nlpkit.checkpoints import hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.contracts.batch import IGNORE
-from nlpkit.models.layers import packs, positions
+from nlpkit.models.layers import embeddings, packs
 from nlpkit.models.layers.head import task_head
 from nlpkit.models.roberta import Config, model
 from tests._families import oracle
@@ -60,7 +60,7 @@ def test_states_losses_and_gradients_equal_transformers(tmp_path: Path, settings
 
 def test_token_with_the_padding_id_has_the_position_that_transformers_gives_it() -> None:
     ids = torch.tensor([5, 1, 6, 7, 1, 8, 9])
-    found = positions.count_positions(ids, packs.layout_within((4, 3), 9, ids.device), 1)
+    found = embeddings.count_positions(ids, packs.layout_within((4, 3), 9, ids.device), 1)
     # By create_position_ids_from_input_ids, each sequence alone.
     theirs = transformers.models.roberta.modeling_roberta.RobertaEmbeddings
     expected = [theirs.create_position_ids_from_input_ids(i[None], 1)[0] for i in ids.split((4, 3))]

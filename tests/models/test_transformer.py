@@ -11,7 +11,7 @@ from torch import nn
 from nlpkit.checkpoints import hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
-from nlpkit.models.layers.positions import sinusoids
+from nlpkit.models.layers.embeddings import sinusoids
 from nlpkit.models.transformer import Config
 from nlpkit.models.transformer.model import Model
 from tests._families import oracle, pairs

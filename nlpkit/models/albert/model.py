@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.models.albert import Config, names
-from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
+from nlpkit.models.layers.embeddings import Embeddings
+from nlpkit.models.layers.encoder import EncoderModel, Layer, Layers
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
@@ -33,9 +34,8 @@ class Model(EncoderModel):
         self.order_classifier = nn.Linear(config.hidden_size, 2)
         self.reset_parameters()
 
-    def make_layers(self) -> Layers:
+    def make_layers(self, config: Config) -> Layers:
         """Return the layers; those of a group share their weights."""
-        config = self.config
         groups = [
             [Layer(config, output_dropout=0.0) for _ in range(config.inner_layers)]
             for _ in range(config.num_groups)

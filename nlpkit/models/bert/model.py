@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from nlpkit.models.bert import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
-from nlpkit.models.layers.encoder import Embeddings, EncoderModel
+from nlpkit.models.layers.embeddings import Embeddings
+from nlpkit.models.layers.encoder import EncoderModel
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 TASK_HEADS = encoder_format.task_heads("Bert")

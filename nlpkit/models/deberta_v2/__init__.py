@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
-from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import DetectorConfig
 
 MODEL_TYPE = "deberta-v2"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -22,10 +22,11 @@ VOCABULARY = (
 )  # fmt: skip
 
 
-class Config(EncoderConfig):
+class Config(DetectorConfig):
     """Sizes of a DeBERTa and of its generator; the vocabulary's comes from the tokenizer."""
 
     CAN: ClassVar[tuple[str, ...]] = ()
+    switch: ClassVar[str] = "generator_layers"
     capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_layers")
 
     type_vocab_size: int = Field(0, ge=0, description="token types: texts of a sequence; 0: none")
@@ -65,17 +66,6 @@ class Config(EncoderConfig):
     )
 
     @property
-    def has_generator(self) -> bool:
-        """Whether there is a generator."""
-        return self.generator_layers is not None
-
-    @property
-    def num_generator_layers(self) -> int:
-        """The number of the generator's layers; 0 without a generator."""
-        share = self.generator_layers
-        return 0 if share is None else max(1, round(self.num_layers * share))
-
-    @property
     def has_delta(self) -> bool:
         """Whether the discriminator's table is the generator's and what it learns itself."""
         return self.has_generator and self.embedding_sharing == "gdes"
@@ -86,10 +76,6 @@ class Config(EncoderConfig):
             update={"num_layers": self.num_generator_layers, "generator_layers": None}
         )
 
-    def for_task(self) -> "Config":
-        """Return the settings of the discriminator alone, which is what a task tunes."""
-        return self.model_copy(update={"generator_layers": None})
-
     @property
     def inputs(self) -> tuple[str, ...]:  # type: ignore[override]
         """The inputs that `forward` requires."""
@@ -97,11 +83,8 @@ class Config(EncoderConfig):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See `ModelConfig`; the discriminator's states tell replaced tokens, they predict none."""
-        found = super().capabilities
-        if self.type_vocab_size > 1:
-            found |= {"pairs"}
-        return found - {"predicts_tokens"} | {"generator"} if self.has_generator else found
+        """See `DetectorConfig`; token types tell two texts apart."""
+        return super().capabilities | ({"pairs"} if self.type_vocab_size > 1 else set())
 
     @property
     def default_attention(self) -> tuple[AttentionChoice, ...]:

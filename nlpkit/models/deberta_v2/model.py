@@ -13,7 +13,7 @@ R rows of distances, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -24,19 +24,13 @@ from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.deberta_v2 import Config, names
 from nlpkit.models.layers import encoder
-from nlpkit.models.layers.encoder import ACTIVATIONS, Embeddings, TransformedHead, initialize
+from nlpkit.models.layers.embeddings import Embeddings
+from nlpkit.models.layers.encoder import ACTIVATIONS, TransformedHead, initialize
 from nlpkit.models.layers.generator import Detector
 from nlpkit.models.layers.packs import dropout, first_states, layout_within
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
-
-
-@dataclass(frozen=True)
-class DistanceAttend(attention.Attend):
-    """Attention with the embeddings of distances."""
-
-    distances: Tensor  # (R, C)
 
 
 class Layer(encoder.Layer):
@@ -49,29 +43,24 @@ class Layer(encoder.Layer):
         self.position_key = nn.Linear(width, width) if own and self.terms != "p2c" else None
         self.position_query = nn.Linear(width, width) if own and self.terms != "c2p" else None
 
-    def attend(self, own: Tensor, x: Tensor, attend: attention.Attend) -> Tensor:
-        """Return (M, H, D), what the tokens `own` (M, C) see of all tokens (N, C)."""
-        assert isinstance(attend, DistanceAttend)
-        distances = dropout(attend.distances, self.dropout, self.training)
-        tensors = {}
+    def project_distances(self, distances: Tensor) -> dict[str, Tensor]:
+        """Return the position's keys and queries (R, H, D) of the distances (R, C)."""
+        x, tables = dropout(distances, self.dropout, self.training), {}
         if self.terms != "p2c":
-            tensors["position_keys"] = self._split((self.position_key or self.key)(distances))
+            tables["position_keys"] = (self.position_key or self.key)(x)
         if self.terms != "c2p":
-            table = (self.position_query or self.query)(distances)
-            tensors["position_queries"] = self._split(table)
-        q, k, v = (self._split(x) for x in (self.query(own), self.key(x), self.value(x)))
-        return attend(q, k, v, tensors)
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(1, (self.heads, -1))
+            tables["position_queries"] = (self.position_query or self.query)(x)
+        return {name: table.unflatten(1, (self.heads, -1)) for name, table in tables.items()}
 
 
 class Layers(encoder.Layers):
     """The layers with their table of distances."""
 
+    make_layer = Layer
+    order: tuple[Layer, ...]
+
     def __init__(self, config: Config):
-        layers = [Layer(config) for _ in range(config.num_layers)]
-        super().__init__(config, (nn.ModuleList(layers), layers))
+        super().__init__(config)
         # What the kind would learn in each layer is made of this table.
         for name, _ in [*self.attention_tensors.named_parameters()]:
             delattr(self.attention_tensors, name)
@@ -87,26 +76,27 @@ class Layers(encoder.Layers):
     ) -> list[attention.Attend]:
         """Return the attention of each layer."""
         distances = self.distance_norm(self.distance_embedding)
-        return [
-            DistanceAttend(attend.backend, attend.reason, attend.run, distances)
-            for attend in super().prepare(heads, layout, cache)
-        ]
+
+        def bind(attend: attention.Attend, layer: Layer) -> attention.Attend:
+            def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                return attend.run(q, k, v, layer.project_distances(distances))
+
+            return replace(attend, run=run)
+
+        return [*map(bind, super().prepare(heads, layout, cache), self.order)]
 
 
 class Masked(TransformedHead):
-    """One of the two models: embeddings, layers, and what predicts tokens unless it detects."""
+    """One of the two models; with a vocabulary, it has a table of words and predicts tokens."""
 
-    def __init__(self, config: Config):
+    def __init__(self, config: Config, vocab_size: int | None):
         super().__init__()
-        rows = config.max_positions if config.absolute_positions else 0
-        self.embeddings = Embeddings(config, config.hidden_size, rows, config.type_vocab_size)
+        width, rows = config.hidden_size, config.max_positions * config.absolute_positions
+        self.embeddings = Embeddings(config, width, rows, config.type_vocab_size)
         self.layers = Layers(config)
-
-    def make_tables(self, config: Config, vocab_size: int) -> None:
-        """Add the table of words and the head of masked tokens, without initial values."""
-        width = config.hidden_size
-        self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        self.make_head(config, vocab_size, width, config.hidden_act)
+        if vocab_size is not None:
+            self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
+            self.make_head(config, vocab_size, width, config.hidden_act)
 
 
 class Model(Detector, Masked):
@@ -116,19 +106,15 @@ class Model(Detector, Masked):
     embedding_delta: nn.Parameter | None
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__(config)
+        super().__init__(config, None if config.has_generator else vocab_size)
         width = config.hidden_size
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
         self.generator, self.embedding_delta = None, None
         if config.has_generator:
-            inner = config.generator_config()
-            self.generator = Masked(inner)
-            self.generator.make_tables(inner, vocab_size)
+            self.generator = Masked(config.generator_config(), vocab_size)
             self.replaced_norm = nn.LayerNorm(width, config.norm_eps)
             self.replaced_dense = nn.Linear(width, width)
             self.replaced_score = nn.Linear(width, 1)
-        else:
-            self.make_tables(config, vocab_size)
         initialize(self.named_parameters(), config.init_std)
         if config.has_delta:
             self.embedding_delta = nn.Parameter(torch.zeros(vocab_size, width))

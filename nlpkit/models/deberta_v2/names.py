@@ -14,6 +14,7 @@ from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, State, Values
 from nlpkit.models.deberta_v2 import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
+from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.layers.head import DenseHead, TaskHead
 
 GENERATOR = "generator"  # the folder of its checkpoint
@@ -26,17 +27,11 @@ class PooledHead(DenseHead):
     drops_first = False
 
 
-TASK_HEADS = encoder_format.task_heads(
-    "DebertaV2",
-    {
-        kind: TaskHead.of_two(f"DebertaV2For{name}", "classifier", "pooler.dense", PooledHead)
-        for kind, name in (
-            ("sequence_classification", "SequenceClassification"),
-            ("multiple_choice", "MultipleChoice"),
-        )
-    },
-)
+def _of_summary(architecture: str) -> TaskHead:
+    return TaskHead.of_two(architecture, "classifier", "pooler.dense", PooledHead)
 
+
+TASK_HEADS = encoder_format.task_heads("DebertaV2", _of_summary)
 _BODY = "deberta."
 _LAYER = encoder_format.LAYER | {
     "query": "attention.self.query_proj",
@@ -45,16 +40,8 @@ _LAYER = encoder_format.LAYER | {
     "position_key": "attention.self.pos_key_proj",
     "position_query": "attention.self.pos_query_proj",
 }
-_TABLE = f"{_BODY}embeddings.word_embeddings.weight"
 _GENERATORS = "generator.token_embedding"
 _TERMS = {"both": "c2p|p2c", "c2p": "c2p", "p2c": "p2c"}
-# Settings of which another value is another model, with transformers' defaults.
-_SUPPORTED: Values = {
-    "relative_attention": (False, True),
-    "conv_kernel_size": (0, 0),
-    "pooler_dropout": (0, 0),
-    "pooler_hidden_act": ("gelu", "gelu"),
-}
 
 
 def _distance_settings(config: Config) -> Values:
@@ -77,17 +64,11 @@ def _more_settings(config: Config) -> Values:
 
 
 def _read_config(settings: Settings, sizes: Values) -> Values:
-    for name, (default, wanted) in _SUPPORTED.items():
-        if (found := settings.get(name, default)) != wanted:
-            raise ValueError(f"{name} is {found!r}; this family has {wanted!r} only")
-    width, heads = sizes["hidden_size"], sizes["num_heads"]
-    for name, wanted in (
-        ("attention_head_size", width // heads),
-        ("embedding_size", width),
-        ("pooler_hidden_size", width),
-    ):
-        if settings.get(name, wanted) != wanted:
-            raise ValueError(f"{name} is {settings[name]!r}; this family has {wanted} here")
+    width = sizes["hidden_size"]
+    same = dict.fromkeys(("embedding_size", "pooler_hidden_size"), width)
+    head = {"attention_head_size": width // sizes["num_heads"]}
+    attends = {"relative_attention": True}
+    check_fixed(attends | same | head, {"relative_attention": False, **settings})
     buckets, limit = (
         settings.get(name, -1) for name in ("position_buckets", "max_relative_positions")
     )
@@ -144,28 +125,23 @@ def _split(config: Config, settings: Settings, state: State) -> State:
     return rest
 
 
-def _names(half: str, depth: str) -> dict[str, str]:
-    """Return the names of the encoder `half`, whose number of layers is the setting `depth`."""
+_DECODER, _BIAS = "cls.predictions.decoder", "cls.predictions.bias"
+
+
+def _names(depth: str) -> dict[str, str]:
+    """Return the names of an encoder with its head; the setting `depth` is its number of layers."""
     number = f"{{{depth}}}"
-    body = encoder_format.body_names(_BODY, number, f"encoder.layer.{number}", _LAYER, half)
     return {
-        **{
-            name if name.startswith(half) else f"{half}{name}": theirs
-            for name, theirs in body.items()
-            if name != "token_embedding"
-        },
-        f"{half}layers.distance_embedding": f"{_BODY}encoder.rel_embeddings.weight",
-        f"{half}layers.distance_norm": f"{_BODY}encoder.LayerNorm",
+        **encoder_format.body_names(_BODY, number, f"encoder.layer.{number}", _LAYER),
+        "layers.distance_embedding": f"{_BODY}encoder.rel_embeddings.weight",
+        "layers.distance_norm": f"{_BODY}encoder.LayerNorm",
+        "output_dense": "cls.predictions.transform.dense",
+        "output_norm": "cls.predictions.transform.LayerNorm",
+        "output_embedding": f"{_DECODER}.weight",
+        "token_bias": _BIAS,
     }
 
 
-_DECODER, _BIAS = "cls.predictions.decoder", "cls.predictions.bias"
-_HEAD = {
-    "output_dense": "cls.predictions.transform.dense",
-    "output_norm": "cls.predictions.transform.LayerNorm",
-    "output_embedding": f"{_DECODER}.weight",
-    "token_bias": _BIAS,
-}
 _SIZES = {
     **ENCODER.sizes,
     "shared_projections": "share_att_key",
@@ -176,11 +152,7 @@ _OF_GENERATOR = HfFormat(
     architecture="DebertaV2ForMaskedLM",
     pipeline="fill-mask",
     body=_BODY,
-    names={
-        **_names("generator.", "num_generator_layers"),
-        **{f"generator.{ours}": theirs for ours, theirs in _HEAD.items()},
-        _GENERATORS: _TABLE,
-    },
+    names={f"generator.{ours}": name for ours, name in _names("num_generator_layers").items()},
     copies={f"{_DECODER}.weight": _GENERATORS, f"{_DECODER}.bias": "generator.token_bias"},
     sizes={
         **{ours: theirs for ours, theirs in _SIZES.items() if ours != "num_layers"},
@@ -194,9 +166,7 @@ _FORMAT = replace(
     architecture="DebertaV2ForMaskedLM",
     body=_BODY,
     names={
-        **_names("", "num_layers"),
-        **_HEAD,
-        "token_embedding": _TABLE,
+        **_names("num_layers"),
         "replaced_dense": "mask_predictions.dense",
         "replaced_norm": "mask_predictions.LayerNorm",
         "replaced_score": "mask_predictions.classifier",
@@ -217,6 +187,12 @@ _FORMAT = replace(
     optional=("mask_predictions",),  # DebertaV2ForMaskedLM has none
     beside=("mask_predictions",),
     ignored=(*ENCODER.ignored, "mask_predictions", "position_embeddings"),
+    fixed={
+        **ENCODER.fixed,
+        "conv_kernel_size": 0,
+        "pooler_dropout": 0,
+        "pooler_hidden_act": "gelu",
+    },
     sizes=_SIZES,
     defaults={
         **ENCODER.defaults,

@@ -1,19 +1,15 @@
 """DistilBERT (Sanh et al. 2019, arXiv 1910.01108) over packed sequences, in transformers' layout.
 
 BERT's encoder without token types and without a pooler; what attention adds has no dropout.
-N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
 """
 
-from collections.abc import Sequence
-
 import torch.nn.functional as F
-from torch import Tensor, nn
 
-from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.distilbert import Config
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
+from nlpkit.models.layers.embeddings import Embeddings
+from nlpkit.models.layers.encoder import Layer, Layers, UntypedEncoder
 from nlpkit.models.layers.head import DenseHead, TaskHead
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -27,10 +23,15 @@ class _Layer(Layer):
         self.dropout = 0.0
 
 
-class Model(EncoderModel):
+class _Layers(Layers):
+    make_layer = _Layer
+
+
+class Model(UntypedEncoder):
     """DistilBERT with its head of masked tokens."""
 
     config: Config
+    make_layers = _Layers
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         width = config.hidden_size
@@ -38,29 +39,6 @@ class Model(EncoderModel):
         super().__init__(config, vocab_size, backend, embeddings)
         self.make_head(config, vocab_size, width, config.hidden_act)
         self.reset_parameters()
-
-    def make_layers(self) -> Layers:
-        """Return the layers, each with weights of its own."""
-        layers = [_Layer(self.config) for _ in range(self.config.num_layers)]
-        return Layers(self.config, (nn.ModuleList(layers), layers))
-
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        rows: Tensor | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
-
-        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
-        those of its tokens.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        layout = self.layout(lengths, input_ids, cache)
-        return self.encode(layout, input_ids, None, rows=rows, cache=cache)
 
 
 class ClassifierHead(DenseHead):
@@ -70,16 +48,11 @@ class ClassifierHead(DenseHead):
     drops_first = False
 
 
-def _of_two(ending: str) -> TaskHead:
-    return TaskHead.of_two(f"DistilBert{ending}", "classifier", "pre_classifier", ClassifierHead)
+def _of_summary(architecture: str) -> TaskHead:
+    return TaskHead.of_two(architecture, "classifier", "pre_classifier", ClassifierHead)
 
 
-TASK_HEADS = {  # transformers' models with a task's layer
-    "sequence_classification": _of_two("ForSequenceClassification"),
-    "token_classification": TaskHead("DistilBertForTokenClassification", "classifier"),
-    "question_answering": TaskHead("DistilBertForQuestionAnswering", "qa_outputs"),
-    "multiple_choice": _of_two("ForMultipleChoice"),
-}
+TASK_HEADS = encoder_format.task_heads("DistilBert", _of_summary)
 _LAYER = {
     "query": "attention.q_lin",
     "key": "attention.k_lin",

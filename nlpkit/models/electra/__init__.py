@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field, model_validator
 
 from nlpkit.config import Size
-from nlpkit.models.layers.encoder_config import EncoderConfig
+from nlpkit.models.layers.encoder_config import DetectorConfig
 
 MODEL_TYPE = "electra"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "rtd"  # of a checkpoint that names no objective
@@ -19,12 +19,14 @@ VOCABULARY = ("token_embedding", "generator.token_bias", "generator.output_embed
 HEAD_WIDTH = 64  # of a head of the generator, in the authors' code
 
 
-class Config(EncoderConfig):
+class Config(DetectorConfig):
     """Sizes of the discriminator and of the generator; the vocabulary's comes from the tokenizer.
 
     What is not said of the generator is as in the discriminator.
     """
 
+    CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages")
+    switch: ClassVar[str] = "generator_size"
     capability_settings: ClassVar[tuple[str, ...]] = ("generator_size",)
 
     embedding_size: Size | None = Field(
@@ -62,15 +64,9 @@ class Config(EncoderConfig):
         return self
 
     @property
-    def has_generator(self) -> bool:
-        """Whether there is a generator."""
-        return self.generator_size is not None
-
-    @property
     def capabilities(self) -> frozenset[str]:
-        """See `ModelConfig`; the states tell replaced tokens, and there is no head for pairs."""
-        found = super().capabilities - {"predicts_tokens", "scores_pairs"}
-        return found | ({"generator"} if self.has_generator else set())
+        """See `DetectorConfig`; the discriminator alone predicts no tokens either."""
+        return super().capabilities - {"predicts_tokens"}
 
     @property
     def embedding_width(self) -> int:
@@ -81,11 +77,6 @@ class Config(EncoderConfig):
     def generator_width(self) -> int:
         """The width of the generator, as the authors' code rounds it."""
         return max(1, round(self.hidden_size * (self.generator_size or 1.0)))
-
-    @property
-    def num_generator_layers(self) -> int:
-        """The number of the generator's layers; 0 without a generator."""
-        return max(1, round(self.num_layers * self.generator_layers)) if self.has_generator else 0
 
     @property
     def num_generator_heads(self) -> int:
@@ -108,7 +99,3 @@ class Config(EncoderConfig):
             "generator_size": None,
         }
         return self.model_copy(update=sizes)
-
-    def for_task(self) -> "Config":
-        """Return the settings of the discriminator alone, which is what a task tunes."""
-        return self.model_copy(update={"generator_size": None})

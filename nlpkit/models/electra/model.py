@@ -16,13 +16,8 @@ from torch import Tensor, nn
 
 from nlpkit.contracts.request import Layout
 from nlpkit.models.electra import Config, names
-from nlpkit.models.layers.encoder import (
-    ACTIVATIONS,
-    Embeddings,
-    Layers,
-    TransformedHead,
-    initialize,
-)
+from nlpkit.models.layers.embeddings import Embeddings
+from nlpkit.models.layers.encoder import ACTIVATIONS, Layers, TransformedHead, initialize
 from nlpkit.models.layers.generator import Detector
 from nlpkit.models.layers.packs import layout_within
 

@@ -22,20 +22,17 @@ class ClassifierHead(DenseHead):
     activation = staticmethod(F.gelu)
 
 
-TASK_HEADS = encoder_format.task_heads(
-    "Electra",
-    {
-        "sequence_classification": TaskHead.of_two(
-            "ElectraForSequenceClassification",
-            "classifier.out_proj",
-            "classifier.dense",
-            ClassifierHead,
-        ),
-        "multiple_choice": TaskHead.of_two(
-            "ElectraForMultipleChoice", "classifier", "sequence_summary.summary", ClassifierHead
-        ),
-    },
-)
+TASK_HEADS = encoder_format.task_heads("Electra") | {
+    "sequence_classification": TaskHead.of_two(
+        "ElectraForSequenceClassification",
+        "classifier.out_proj",
+        "classifier.dense",
+        ClassifierHead,
+    ),
+    "multiple_choice": TaskHead.of_two(
+        "ElectraForMultipleChoice", "classifier", "sequence_summary.summary", ClassifierHead
+    ),
+}
 
 _OWN = ("generator_size", "generator_layers", "generator_heads", "generator_intermediate_size")
 _SIZES = {

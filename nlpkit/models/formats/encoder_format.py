@@ -4,7 +4,7 @@ The output table of an untied model is the tensor that otherwise repeats the inp
 bias that counts is the decoder's; the other one is not used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
@@ -60,14 +60,20 @@ def with_decoder(form: HfFormat, decoder: str, bias: str) -> HfFormat:
     return replace(form, names={**form.names, **names}, copies=copies)
 
 
-def task_heads(prefix: str, heads: Mapping[str, TaskHead] | None = None) -> dict[str, TaskHead]:
-    """Return transformers' models with a task's layer; `heads` are those that differ."""
+def task_heads(
+    prefix: str, of_summary: Callable[[str], TaskHead] | None = None
+) -> dict[str, TaskHead]:
+    """Return transformers' models with a task's layer.
+
+    `of_summary` makes of a class the head that reads the summary of a sequence.
+    """
+    make = of_summary or (lambda architecture: TaskHead(architecture, "classifier"))
     return {
-        "sequence_classification": TaskHead(f"{prefix}ForSequenceClassification", "classifier"),
+        "sequence_classification": make(f"{prefix}ForSequenceClassification"),
         "token_classification": TaskHead(f"{prefix}ForTokenClassification", "classifier"),
         "question_answering": TaskHead(f"{prefix}ForQuestionAnswering", "qa_outputs"),
-        "multiple_choice": TaskHead(f"{prefix}ForMultipleChoice", "classifier"),
-    } | dict(heads or {})
+        "multiple_choice": make(f"{prefix}ForMultipleChoice"),
+    }
 
 
 def _join(config: EncoderConfig, state: State) -> State:

@@ -1,4 +1,4 @@
-"""What the families of BERT's kind share: embeddings, post-norm layers, heads, the way of a pack.
+"""What the families of BERT's kind share: post-norm layers, heads, the way of a pack.
 
 A family derives its `Model` from `EncoderModel` and adds what it has more.
 N tokens of the pack, M selected rows, S sequences, H heads, D width of a head, C hidden_size,
@@ -17,6 +17,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.embeddings import number_texts
 from nlpkit.models.layers.encoder_config import PostNormConfig
 from nlpkit.models.layers.packs import dropout, first_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import OutputHead
@@ -63,38 +64,6 @@ class Layer(nn.Module):
         return attend(*(states.unflatten(1, (self.heads, -1)) for states in projected))
 
 
-class Embeddings(nn.Module):
-    """The sum of word, position and type embeddings, under a norm and dropout.
-
-    Args:
-        positions, types: rows of the tables; 0: the sum has none of them.
-    """
-
-    def __init__(self, config: PostNormConfig, width: int, positions: int, types: int):
-        super().__init__()
-        self.dropout = config.dropout
-        self.position_embedding = _make_table(positions, width)
-        self.type_embedding = _make_table(types, width)
-        self.norm = nn.LayerNorm(width, config.norm_eps)
-
-    def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        """Return (N, E) from the words' embeddings (N, E); `positions`, `types` (N,) int64.
-
-        `types` of None are 0.
-        """
-        x = words
-        if self.position_embedding is not None:
-            x = x + F.embedding(positions, self.position_embedding)
-        if self.type_embedding is not None:
-            types = torch.zeros_like(positions) if types is None else types
-            x = x + F.embedding(types, self.type_embedding)
-        return dropout(self.norm(x), self.dropout, self.training)
-
-
-def _make_table(rows: int, width: int) -> nn.Parameter | None:
-    return nn.Parameter(torch.empty(rows, width)) if rows else None
-
-
 class Layers(nn.Module):
     """The layers of an encoder with their attention.
 
@@ -103,12 +72,14 @@ class Layers(nn.Module):
             layer at each depth.
     """
 
+    make_layer: Callable[..., Layer] = Layer
+
     def __init__(
         self, config: PostNormConfig, shared: tuple[nn.Module, Sequence[Layer]] | None = None
     ):
         super().__init__()
         if shared is None:
-            layers = [Layer(config) for _ in range(config.num_layers)]
+            layers = [self.make_layer(config) for _ in range(config.num_layers)]
             shared = nn.ModuleList(layers), layers
         self.config, self.blocks, self.order = config, shared[0], tuple(shared[1])
         head_dim = config.hidden_size // config.num_heads
@@ -168,19 +139,6 @@ def _queries(layout: Layout, rows: Tensor) -> Layout | None:
     return Layout(sizes, layout.device)
 
 
-def number_texts(layout: Layout, types: Tensor, delimiters: int) -> Tensor:
-    """Return (N,): 1 in the first of two texts, 2 in the second, 0 in delimiters and single texts.
-
-    By the token types (N,), which are 0 up to the first of the `delimiters` between two texts, then
-    1. What is before the first text counts to it, what is behind the second to that.
-    """
-    owner, place = layout.document_ids, layout.positions
-    sizes = torch.zeros(len(layout.lengths), dtype=torch.int64, device=types.device)
-    second = sizes.index_add(0, owner, (types == 0).long())[owner]  # where type 1 begins
-    is_first, is_second = place < second - 1, place >= second + delimiters - 1
-    return (is_first + 2 * is_second.long()) * (second < layout.token_lengths)
-
-
 class TransformedHead(OutputHead):
     """BERT's head of masked tokens: a dense layer, an activation, a norm, the table and a bias."""
 
@@ -207,6 +165,8 @@ class EncoderModel(TransformedHead):
         pooler: whether the summary of a sequence goes through a layer with tanh.
     """
 
+    make_layers: Callable[..., Layers] = Layers
+
     def __init__(
         self,
         config: PostNormConfig,
@@ -223,12 +183,8 @@ class EncoderModel(TransformedHead):
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width or size))
         self.embeddings = embeddings
         self.widen = nn.Linear(width, size) if width else None
-        self.layers = self.make_layers()
+        self.layers = self.make_layers(config)
         self.pooler = nn.Linear(size, size) if pooler else None
-
-    def make_layers(self) -> Layers:
-        """Return the layers, each with weights of its own."""
-        return Layers(self.config)
 
     def reset_parameters(self) -> None:
         """Draw weights from N(0, init_std) with torch's current generator; set biases to 0."""
@@ -275,6 +231,33 @@ class EncoderModel(TransformedHead):
         """Return (S, C), the representation of each sequence in a task: its first state."""
         first = first_states(hidden, lengths)
         return first if self.pooler is None else torch.tanh(self.pooler(first))
+
+
+class UntypedEncoder(EncoderModel):
+    """An encoder whose tokens have no types, or all the same."""
+
+    def positions(self, input_ids: Tensor, layout: Layout) -> Tensor:
+        """Return the position of each token, (N,): from 0 in each sequence."""
+        return layout.positions
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        rows: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
+
+        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
+        those of its tokens.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = self.layout(lengths, input_ids, cache)
+        positions = self.positions(input_ids, layout)
+        return self.encode(layout, input_ids, None, positions=positions, rows=rows, cache=cache)
 
 
 def initialize(

@@ -4,7 +4,7 @@ Defaults are those of BERT's base model (Devlin et al. 2018, arXiv 1810.04805) a
 Transformer's (Vaswani et al. 2017, arXiv 1706.03762); a family overrides what differs.
 """
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -65,6 +65,34 @@ class EncoderConfig(PostNormConfig):
 
     intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
     type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
+
+
+class DetectorConfig(EncoderConfig):
+    """Sizes of an encoder that, with a generator, tells the tokens which that replaced."""
+
+    switch: ClassVar[str]  # the setting that is null without a generator
+
+    @property
+    def has_generator(self) -> bool:
+        """Whether there is a generator."""
+        return self.setting(self.switch) is not None
+
+    @property
+    def num_generator_layers(self) -> int:
+        """The number of the generator's layers; 0 without a generator."""
+        if not self.has_generator:
+            return 0
+        return max(1, round(self.num_layers * self.setting("generator_layers")))
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`; the discriminator's states tell replaced tokens, they predict none."""
+        found = super().capabilities
+        return found - {"predicts_tokens"} | {"generator"} if self.has_generator else found
+
+    def for_task(self) -> Self:
+        """Return the settings of the discriminator alone, which is what a task tunes."""
+        return self.model_copy(update={self.switch: None})
 
 
 class RobertaConfig(EncoderConfig):

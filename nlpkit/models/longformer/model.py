@@ -22,10 +22,10 @@ from nlpkit.contracts.format import Settings, Values
 from nlpkit.contracts.kind import Tokens
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.layers.encoder import Embeddings, EncoderModel, Layer, Layers
+from nlpkit.models.layers.embeddings import Embeddings, count_positions
+from nlpkit.models.layers.encoder import EncoderModel, Layer, Layers
 from nlpkit.models.layers.head import Head, TaskHead
 from nlpkit.models.layers.packs import select_rows
-from nlpkit.models.layers.positions import count_positions
 from nlpkit.models.longformer import KIND, Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -113,9 +113,7 @@ class LongformerLayer(Layer):
 class LongformerLayers(Layers):
     """Layers of which some or all have global tokens."""
 
-    def __init__(self, config: Config):
-        layers = [LongformerLayer(config) for _ in range(config.num_layers)]
-        super().__init__(config, (nn.ModuleList(layers), layers))
+    make_layer = LongformerLayer
 
     def prepare(
         self, heads: Heads, layout: Layout, cache: Cache | None = None
@@ -163,6 +161,7 @@ class Model(EncoderModel):
     """Longformer with its head of masked tokens."""
 
     config: Config
+    make_layers = LongformerLayers
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         width, rows = config.hidden_size, config.position_rows
@@ -170,10 +169,6 @@ class Model(EncoderModel):
         super().__init__(config, vocab_size, backend, embeddings)
         self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
-
-    def make_layers(self) -> Layers:
-        """Return the layers with global tokens."""
-        return LongformerLayers(self.config)
 
     def forward(
         self,

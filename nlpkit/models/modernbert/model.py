@@ -1,6 +1,6 @@
 """ModernBERT (Warner et al. 2024, arXiv 2412.13663) over packs, in transformers' layout.
 
-The layers and the way through them are in `layers/modernbert.py`, which its decoder shares.
+The layers are in `layers/modernbert.py`, which its decoder shares.
 N tokens of the pack, S sequences, C hidden_size.
 """
 

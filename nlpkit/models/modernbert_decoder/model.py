@@ -1,6 +1,6 @@
 """ModernBERT's decoder (Weller et al. 2025, arXiv 2507.11412) over packs, in transformers' layout.
 
-The layers and the way through them are in `layers/modernbert.py`, which ModernBERT shares.
+The layers are in `layers/modernbert.py`, which ModernBERT shares.
 """
 
 from nlpkit.models.formats.modernbert_format import make_format, task_head

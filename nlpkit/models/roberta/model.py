@@ -2,19 +2,16 @@
 
 BERT's encoder without token types and without a head for pairs. The first token of a sequence has
 position `padding_idx` + 1. The head of masked tokens always has GELU.
-N tokens of the pack, M selected rows, S sequences, C hidden_size, V vocabulary.
+N tokens of the pack.
 """
 
-from collections.abc import Sequence
-
-import torch
 from torch import Tensor
 
-from nlpkit.attention.cache import Cache
+from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.layers.encoder import Embeddings, EncoderModel
+from nlpkit.models.layers.embeddings import Embeddings, count_positions
+from nlpkit.models.layers.encoder import UntypedEncoder
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.positions import count_positions
 from nlpkit.models.roberta import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -27,7 +24,7 @@ TASK_HEADS = {  # transformers' models with a task's layer; its multiple choice 
 }
 
 
-class Model(EncoderModel):
+class Model(UntypedEncoder):
     """RoBERTa with its head of masked tokens."""
 
     config: Config
@@ -39,25 +36,9 @@ class Model(EncoderModel):
         self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
 
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        rows: Tensor | None = None,
-        cache: Cache | None = None,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
-
-        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
-        those of its tokens.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        layout = self.layout(lengths, input_ids, cache)
-        positions = count_positions(input_ids, layout, self.config.padding_idx)
-        types = torch.zeros_like(input_ids)
-        return self.encode(layout, input_ids, types, positions=positions, rows=rows, cache=cache)
+    def positions(self, input_ids: Tensor, layout: Layout) -> Tensor:
+        """Return the position of each token, (N,): from `padding_idx` + 1 in each sequence."""
+        return count_positions(input_ids, layout, self.config.padding_idx)
 
 
 FORMAT = encoder_format.make_roberta("roberta.", "RobertaForMaskedLM")

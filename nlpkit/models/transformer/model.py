@@ -23,9 +23,9 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import post_norm_format
 from nlpkit.models.formats.post_norm_format import POSITIONS, POST_NORM
 from nlpkit.models.layers import post_norm
+from nlpkit.models.layers.embeddings import sinusoids
 from nlpkit.models.layers.encoder_decoder import EncoderDecoder
 from nlpkit.models.layers.packs import dropout
-from nlpkit.models.layers.positions import sinusoids
 from nlpkit.models.transformer import Config
 
 LORA_TARGETS = post_norm.LORA_TARGETS

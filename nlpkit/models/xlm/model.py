@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.attention.cache import Cache
+from nlpkit.models.layers.embeddings import sinusoids
 from nlpkit.models.layers.encoder import EncoderModel
 from nlpkit.models.layers.packs import dropout
-from nlpkit.models.layers.positions import sinusoids
 from nlpkit.models.xlm import Config, names
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
