@@ -31,7 +31,7 @@ from nlpkit.models.gpt import Config as Gpt
 from nlpkit.models.gpt import model as gpt_model
 from nlpkit.models.gpt2 import Config as Gpt2
 from nlpkit.models.gpt2 import model as gpt2_model
-from nlpkit.models.layers import encoder, packs
+from nlpkit.models.layers import embeddings, encoder, packs
 from nlpkit.models.layers import gpt as gpt_layers
 from nlpkit.models.layers.head import Head
 from tests import _tiny
@@ -63,7 +63,7 @@ def _thinned(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = F
 def thinned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tensor]:
     """Put the pattern in the place of dropout."""
     monkeypatch.setattr(F, "dropout", _thinned)
-    for module in (cpm_ant_model, gpt_layers, packs, encoder):
+    for module in (cpm_ant_model, gpt_layers, packs, embeddings, encoder):
         monkeypatch.setattr(module, "dropout", _thinned)
     return _thinned
 

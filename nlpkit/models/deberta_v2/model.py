@@ -27,7 +27,7 @@ from nlpkit.models.layers import encoder
 from nlpkit.models.layers.embeddings import Embeddings
 from nlpkit.models.layers.encoder import ACTIVATIONS, TransformedHead, initialize
 from nlpkit.models.layers.generator import Detector
-from nlpkit.models.layers.packs import dropout, first_states, layout_within
+from nlpkit.models.layers.packs import dropout, first_states
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
@@ -119,34 +119,24 @@ class Model(Detector, Masked):
         if config.has_delta:
             self.embedding_delta = nn.Parameter(torch.zeros(vocab_size, width))
 
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        token_type_ids: Tensor | None = None,
-        is_target: Tensor | None = None,
-        rows: Tensor | None = None,
+    def layers_of(self, generates: bool) -> Layers:
+        """Return the layers of the generator, or of the discriminator."""
+        return self._half(generates).layers
+
+    def embed(
+        self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
     ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
-
-        All inputs are (N,). With `is_target`, the tokens that the generator is to predict, the
-        states are the generator's, of a text with masked tokens; the discriminator's without.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        layout = layout_within(lengths, self.config.max_positions, input_ids.device)
-        masked = self.generator or self
-        half, table = self if is_target is None else masked, masked.token_embedding
-        if half is self and self.embedding_delta is not None:
+        """Return the first states (N, C) of one of the two models."""
+        table = (self.generator or self).token_embedding
+        if generates or self.embedding_delta is None:
+            words = F.embedding(input_ids, table)
+        else:
             words = F.embedding(input_ids, table.detach())
             words = words + F.embedding(input_ids, self.embedding_delta)
-        else:
-            words = F.embedding(input_ids, table)
-        x = half.embeddings(words, layout.positions, token_type_ids)
-        states = half.layers(x, layout, self.backend, rows=rows)
-        self.attention_choice = half.layers.attention_choice
-        return states
+        return self._half(generates).embeddings(words, positions, types)
+
+    def _half(self, generates: bool) -> "Masked":
+        return self.generator if generates and self.generator is not None else self
 
     def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (N,) scores that a token is replaced, from the discriminator's states (N, C).

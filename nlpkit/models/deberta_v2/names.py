@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import torch.nn.functional as F
 
-from nlpkit.contracts.format import FOLDERS, HfFormat, Settings, State, Values
+from nlpkit.contracts.format import FOLDERS, Settings, State, Values
 from nlpkit.models.deberta_v2 import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
@@ -147,42 +147,40 @@ _SIZES = {
     "shared_projections": "share_att_key",
     "absolute_positions": "position_biased_input",
 }
-_MICROSOFT = "lm_predictions.lm_head"  # the head of masked tokens
-_OF_GENERATOR = HfFormat(
+_OLD = (  # Microsoft's head of masked tokens, and its spelling
+    ("lm_predictions.lm_head.dense", "cls.predictions.transform.dense"),
+    ("lm_predictions.lm_head.LayerNorm", "cls.predictions.transform.LayerNorm"),
+    ("mask_predictions.classifer", "mask_predictions.classifier"),
+)
+_MASKED = replace(
+    ENCODER,
     architecture="DebertaV2ForMaskedLM",
-    pipeline="fill-mask",
     body=_BODY,
+    more_settings=_distance_settings,
+    old_ends={
+        **ENCODER.old_ends,
+        "lm_predictions.lm_head.bias": _BIAS,
+        **{f"{old}.{end}": f"{new}.{end}" for end in ("weight", "bias") for old, new in _OLD},
+    },
+)
+_OF_GENERATOR = replace(
+    _MASKED,
     names={f"generator.{ours}": name for ours, name in _names("num_generator_layers").items()},
     copies={f"{_DECODER}.weight": _GENERATORS, f"{_DECODER}.bias": "generator.token_bias"},
     sizes={
         **{ours: theirs for ours, theirs in _SIZES.items() if ours != "num_layers"},
         "num_generator_layers": "num_hidden_layers",
     },
-    more_settings=_distance_settings,
     present=lambda config: config.has_generator,
 )
 _FORMAT = replace(
-    ENCODER,
-    architecture="DebertaV2ForMaskedLM",
-    body=_BODY,
+    _MASKED,
     names={
         **_names("num_layers"),
         "replaced_dense": "mask_predictions.dense",
         "replaced_norm": "mask_predictions.LayerNorm",
         "replaced_score": "mask_predictions.classifier",
         "embedding_delta": "mask_predictions.embedding_delta",
-    },
-    old_ends={
-        **ENCODER.old_ends,
-        f"{_MICROSOFT}.bias": _BIAS,
-        **{
-            f"{_MICROSOFT}.{name}.{end}": f"cls.predictions.transform.{name}.{end}"
-            for name in ("dense", "LayerNorm")
-            for end in ("weight", "bias")
-        },
-        # As the authors' code spells it.
-        "mask_predictions.classifer.weight": "mask_predictions.classifier.weight",
-        "mask_predictions.classifer.bias": "mask_predictions.classifier.bias",
     },
     optional=("mask_predictions",),  # DebertaV2ForMaskedLM has none
     beside=("mask_predictions",),

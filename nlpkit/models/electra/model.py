@@ -14,12 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.contracts.request import Layout
 from nlpkit.models.electra import Config, names
 from nlpkit.models.layers.embeddings import Embeddings
 from nlpkit.models.layers.encoder import ACTIVATIONS, Layers, TransformedHead, initialize
 from nlpkit.models.layers.generator import Detector
-from nlpkit.models.layers.packs import layout_within
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
@@ -33,13 +31,6 @@ class Encoder(nn.Module):
         embedded, width = config.embedding_width, config.hidden_size
         self.widen = nn.Linear(embedded, width) if embedded != width else None
         self.layers = Layers(config)
-
-    def forward(
-        self, embedded: Tensor, layout: Layout, backend: str, rows: Tensor | None = None
-    ) -> Tensor:
-        """Return the last hidden states (N, C) from the embeddings (N, E), or those of `rows`."""
-        x = embedded if self.widen is None else self.widen(embedded)
-        return self.layers(x, layout, backend, rows=rows)
 
 
 class Generator(Encoder, TransformedHead):
@@ -71,30 +62,22 @@ class Model(Detector):
         )
         initialize(self.named_parameters(), config.init_std)
 
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        is_target: Tensor | None = None,
-        rows: Tensor | None = None,
+    def layers_of(self, generates: bool) -> Layers:
+        """Return the layers of the generator, or of the discriminator."""
+        return self._half(generates).layers
+
+    def embed(
+        self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
     ) -> Tensor:
-        """Return the discriminator's last hidden states (N, C) of a pack, or those of its `rows`.
+        """Return the first states (N, C) of one of the two models, which share the embeddings."""
+        x = self.embeddings(F.embedding(input_ids, self.token_embedding), positions, types)
+        widen = self._half(generates).widen
+        return x if widen is None else widen(x)
 
-        With `is_target` (N,) bool, the tokens that the generator is to predict, the states are the
-        generator's, (N, G), of a text with masked tokens.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        layout = layout_within(lengths, self.config.max_positions, input_ids.device)
-        words = F.embedding(input_ids, self.token_embedding)
-        x = self.embeddings(words, layout.positions, token_type_ids)
-        half = self.discriminator if is_target is None else self.generator
+    def _half(self, generates: bool) -> Encoder:
+        half = self.generator if generates else self.discriminator
         assert half is not None  # objectives need the capability
-        states = half(x, layout, self.backend, rows)
-        self.attention_choice = half.layers.attention_choice
-        return states
+        return half
 
     def output_table(self) -> Tensor:
         """Return the table of the output, (V, E): that of the input, which both models share."""

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nlpkit.models.layers.encoder import TransformedHead
-from nlpkit.models.layers.packs import first_states
+from nlpkit.models.layers.encoder import Layers, TransformedHead
+from nlpkit.models.layers.encoder_config import DetectorConfig
+from nlpkit.models.layers.packs import first_states, layout_within
 from nlpkit.models.layers.sampling import sample
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
@@ -20,7 +21,43 @@ from nlpkit.models.layers.vocabulary_head import TiedHead
 class Detector(TiedHead):
     """A model that has a generator, or is the discriminator alone."""
 
+    config: DetectorConfig
+    backend: str
     generator: TransformedHead | None
+
+    def layers_of(self, generates: bool) -> Layers:
+        """Return the layers of the generator, or of the discriminator."""
+        raise NotImplementedError
+
+    def embed(
+        self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
+    ) -> Tensor:
+        """Return the first states (N, C) of one of the two models."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor | None = None,
+        is_target: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return the discriminator's last hidden states (N, C) of a pack, or those of its `rows`.
+
+        With `is_target` (N,) bool, the tokens that the generator is to predict, the states are the
+        generator's, (N, G), of a text with masked tokens.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        layout = layout_within(lengths, self.config.max_positions, input_ids.device)
+        generates = is_target is not None
+        layers = self.layers_of(generates)
+        x = self.embed(input_ids, layout.positions, token_type_ids, generates)
+        states = layers(x, layout, self.backend, rows=rows)
+        self.attention_choice = layers.attention_choice
+        return states
 
     def output_states(self, hidden: Tensor) -> Tensor:
         """Return what the table is multiplied by, (M, E), from the generator's states (M, G)."""
