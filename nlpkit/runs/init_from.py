@@ -280,10 +280,10 @@ def load_weights(
     resized = resize_embeddings(state, part.vocabulary, vocab_size)
     # Missing tensors are random. Those of adapters are 0: they are not saved, and are 0 when the
     # checkpoint is opened.
-    initial = model.state_dict()
+    absent = {name: each for name, each in model.state_dict().items() if name not in resized}
     if part.base_hash is not None:
-        initial = {name: torch.zeros_like(tensor) for name, tensor in initial.items()}
-    model.load_state_dict(initial | resized)
+        absent = {name: torch.zeros_like(tensor) for name, tensor in absent.items()}
+    model.load_state_dict(absent | resized)
 
 
 def is_same_task(source: Path, new: Any) -> bool:

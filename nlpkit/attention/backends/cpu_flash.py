@@ -24,6 +24,7 @@ from nlpkit.attention.kernels.keep_mask import KeepMask, draw_seed
 from nlpkit.attention.kernels.tiles import Tile, Tiling
 from nlpkit.contracts.request import Request
 
+GROUPED = True
 # All exponentials have base 2: on CPUs, torch's exp2 takes a third of the time of exp or softmax.
 _LOG2E = math.log2(math.e)
 _HALF = (torch.bfloat16, torch.float16)
@@ -172,7 +173,7 @@ class _Attention(torch.autograd.Function):
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, collected: Tensor | None, shared: _Shared
     ) -> Tensor:
         tiling = shared.tiling
-        Q, K, V = tiling.pack(q), tiling.pack(k), tiling.pack(v)  # (M * H, D)
+        Q, K, V = tiling.pack(q), tiling.pack_keys(k), tiling.pack_keys(v)  # (M * H, D)
         ctx.layer = object()  # one that is no other layer's
         ctx.seed = draw_seed() if shared.dropout else 0
         mask = KeepMask(shared.dropout, ctx.seed) if shared.dropout else None
@@ -191,7 +192,8 @@ class _Attention(torch.autograd.Function):
         out.index_fill_(0, tiling.empty_rows, 0)
         ctx.shared = shared
         out = tiling.unpack(out)  # (N, H, D); the next layer saves this tensor anyway
-        ctx.save_for_backward(Q, K, V, lse, out)
+        # Keys that serve several heads are packed again, because they are larger then.
+        ctx.save_for_backward(Q, *((k, v) if k.shape[1] < shared.heads else (K, V)), lse, out)
         return out
 
     @staticmethod
@@ -205,6 +207,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     shared: _Shared = ctx.shared
     Q, K, V, lse, out = ctx.saved_tensors  # (M * H, D) three times, (M * H, 1), (N, H, D)
     tiling = shared.tiling
+    if times := K.ndim - 2 and shared.heads // K.shape[1]:
+        K, V = tiling.pack_keys(K), tiling.pack_keys(V)
     dO = tiling.pack(grad)
     delta = tiling.pack((grad.to(shared.exact) * out).sum(-1, keepdim=True))  # (M * H, 1)
     dO.index_fill_(0, tiling.empty_rows, 0)
@@ -231,5 +235,7 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         tile.take_keys(dK).add_(torch.bmm(dS.mT, tile_Q), alpha=shared.scale)
         torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.take_rows(dQ))
     collected_grad = grad.new_ones(()) if ctx.needs_input_grad[3] else None
-    unpacked = [tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV)]
-    return *unpacked, collected_grad, None
+    dq, dk, dv = (tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV))
+    if times:
+        dk, dv = (x.unflatten(1, (-1, times)).sum(2) for x in (dk, dv))
+    return dq, dk, dv, collected_grad, None

@@ -5,8 +5,8 @@
 - Tokens with the field `SORT_FIRST` of the kind are sorted to the front of their document.
   CPM-Ant's mask is then a square and a triangle, on average 2/3 of the full arithmetic.
 
-N packed tokens, M tokens with padding, H heads, D width of a head. A group has G documents of L
-tokens; a tile has R of its rows and E of its keys.
+N packed tokens, M tokens with padding, H heads, K of keys, D width of a head. A group has G
+documents of L tokens; a tile has R of its rows and E of its keys.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ class Tiling:
         real = (padded_order >= 0).nonzero().squeeze(1)
         self._heads = request.heads
         self._order = padded_order.clamp(min=0)  # (M * H,)
+        token, head = self._order // request.heads, self._order % request.heads
+        self._key_order = token * request.key_heads + head // (request.heads // request.key_heads)
         self._inverse = torch.empty_like(real)  # (N * H,)
         self._inverse[padded_order[real]] = real
         # (number of them,), rows that are padding or see no key
@@ -79,6 +81,10 @@ class Tiling:
     def pack(self, x: Tensor) -> Tensor:
         """Return `x` (N, H, D) in the order of the tiles, (M * H, D)."""
         return x.reshape(-1, x.shape[-1]).index_select(0, self._order)
+
+    def pack_keys(self, x: Tensor) -> Tensor:
+        """Return keys or values `x` (N, K, D), each for its heads, in the same order."""
+        return x.reshape(-1, x.shape[-1]).index_select(0, self._key_order)
 
     def unpack(self, x: Tensor) -> Tensor:
         """Return `x` (M * H, D) in the order of the pack, (N, H, D)."""

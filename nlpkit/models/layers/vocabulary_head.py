@@ -182,16 +182,23 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
         states, table = hidden.to(dtype), weight.to(dtype)  # once, not for each chunk
         size, together = sizes(len(weight), dtype)
+        # All chunks share them: a new large tensor is new pages of the system each time.
+        shape = min(size, count), len(weight)
+        buffers = [torch.empty(shape, dtype=wide, device=hidden.device) for _ in range(2)]
         for begin in range(0, count, together):
             block = slice(begin, min(begin + together, count))
             grad: Tensor | None = None  # of the logits of the block
             for start in range(begin, block.stop, size):
                 rows = slice(start, min(start + size, block.stop))
-                logits = (states[rows] @ table.T).to(wide)  # (M', V)
+                logits, likely = (each[: rows.stop - start] for each in buffers)  # (M', V)
+                if dtype == wide:
+                    torch.mm(states[rows], table.T, out=logits)
+                else:
+                    logits.copy_(states[rows] @ table.T)
                 if bias is not None:
                     logits += bias
                 weights = None if loss_weights is None else loss_weights[rows, None]
-                chunk = _chunk(logits, targets[rows, None], weights, settings)
+                chunk = _chunk(logits, likely, targets[rows, None], weights, settings)
                 token_losses[rows], normalizers[rows], part = chunk
                 if part is not None and bias_grad is not None:
                     bias_grad += part.sum(0)
@@ -234,14 +241,16 @@ def _wide(tensor: Tensor) -> torch.dtype:
 
 
 def _chunk(
-    logits: Tensor, chosen: Tensor, weights: Tensor | None, settings: _Settings
+    logits: Tensor, likely: Tensor, chosen: Tensor, weights: Tensor | None, settings: _Settings
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return losses (M'), the log of the normalizers (M') and the gradient of the logits (M', V).
 
-    `chosen` and `weights` are (M', 1).
+    `chosen` and `weights` are (M', 1). The gradient overwrites `likely`.
     """
     smoothing, z_loss = settings.label_smoothing, settings.z_loss
-    likely, normalizer = _softmax(logits)
+    torch.softmax(logits, 1, out=likely)
+    # The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
+    normalizer = logits.amax(1, True) - likely.amax(1, True).log_()
     likelihood = logits.gather(1, chosen)
     if smoothing:
         # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
@@ -258,15 +267,6 @@ def _chunk(
     if weights is not None:
         likely *= weights
     return losses, normalizer.squeeze(1), likely
-
-
-def _softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probabilities (M', V) of logits (M', V), and the log of their normalizer (M', 1).
-
-    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
-    """
-    likely = logits.softmax(1)
-    return likely, logits.amax(1, True) - likely.amax(1, True).log_()
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
