@@ -1,9 +1,10 @@
-"""Amounts of memory and lengths of time as people write them: `1.5GiB`, `1h30m`."""
+"""Amounts of memory, lengths of time and large numbers as people write them: `1h30m`, `1.5M`."""
 
 import re
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+_NUMBERS = {"K": 10**3, "M": 10**6, "B": 10**9}
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -23,6 +24,27 @@ def parse_bytes(text: str) -> int:
 def format_bytes(size: float) -> str:
     """Return `1.5 GB` or `320 MB`."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+
+
+def parse_number(text: str | int, of: str) -> int:
+    """Return the number in `15M`, `1.5B`, `800k` or 15000000; `of` is what it counts.
+
+    Raises:
+        ValueError: the text is not a number above 0.
+    """
+    found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(text).upper(), re.ASCII)
+    number = 0
+    if found:
+        number = int(found[1]) if found[1] else round(float(found[2]) * _NUMBERS[found[3]])
+    if isinstance(text, bool) or number <= 0:
+        raise ValueError(f"{text!r} is not a number of {of} such as 15M, 1.5B or 15000000")
+    return number
+
+
+def format_number(number: int) -> str:
+    """Return `1M`, `1.5M`, `1000M` or `800k`: what `parse_number` reads, without rounding."""
+    size, unit = next(u for u in ((10**6, "M"), (10**3, "k"), (1, "")) if number >= u[0])
+    return f"{number / size:.6f}".rstrip("0").rstrip(".") + unit
 
 
 def parse_duration(text: str) -> float:

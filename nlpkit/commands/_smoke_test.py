@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 _PREFIX = "nlpkit-smoke-test-"  # of the folder of its run
 _CHANGES = (
-    "train.steps=2", "train.epochs=null", "train.budget=null", "train.memory=null",
-    "train.warmup_steps=1", "train.warmup_ratio=null", "train.eval_every=1", "train.save_every=1",
-    "train.trackers=[]", "data.valid_fraction=0", "data.workers=1",
+    "train.steps=2", "train.epochs=null", "train.words=null", "train.budget=null",
+    "train.save_at=[]", "train.memory=null", "train.warmup_steps=1", "train.warmup_ratio=null",
+    "train.eval_every=1", "train.save_every=1", "train.trackers=[]", "data.valid_fraction=0",
+    "data.workers=1",
 )  # fmt: skip
 _TRAIN_ROWS, _VALID_ROWS = 64, 16
 _FILES = 4  # of a source

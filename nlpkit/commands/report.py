@@ -1,5 +1,6 @@
 """Write one page about one or several runs: curves, evaluations, recipe, differences."""
 
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated
 from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
+from nlpkit.units import parse_number
 
 Runs = Annotated[list[str], argument("RUN...", "run directories, or those of --grid or --seeds")]
 
@@ -30,6 +32,11 @@ class Asked:
         "--csv",
         "print as CSV a row for each step of each run, or the table of a directory of runs, and "
         "write no page",
+    )
+    push: str | None = option(
+        "--push REPO",
+        "print the commands that upload the folders of train.save_at in RUN as revisions of REPO, "
+        "and write no page; nothing is uploaded",
     )
     rows: str | None = option(
         "--rows FILE",
@@ -60,8 +67,12 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
             "--csv prints to stdout; leave -o, --json and --rows out, and redirect: > FILE.csv"
         )
     log = common.open_log()
-    log.detail(f"reading {', '.join(runs)}")
     paths = [Path(run) for run in runs]
+    if asked.push is not None:
+        uploads = [line for path in paths for line in _list_uploads(path, asked.push)]
+        common.print_result("\n".join(uploads), push=uploads)
+        return
+    log.detail(f"reading {', '.join(runs)}")
     folders = [path for path in paths if report.find_runs(path)]
     histories = report.read(paths, may_be_empty=bool(folders))
     table = sweep.make_table(histories, asked.sort)
@@ -90,3 +101,14 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
         for line in lines:
             log.info(line)
         common.print_result(page or "", **values)
+
+
+def _list_uploads(run: Path, repository: str) -> list[str]:
+    """Return the commands that upload `chck_1M`, …; `hf upload` makes what is not there."""
+    found = {parse_number(each.name[5:], "words"): each for each in run.glob("chck_*")}
+    if not found:
+        raise UsageError(f"--push: {run} has no chck_ folder; train.save_at says when to write one")
+    return [
+        shlex.join(("hf", "upload", repository, str(each), ".", "--revision", each.name))
+        for _, each in sorted(found.items())
+    ]

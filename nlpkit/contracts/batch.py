@@ -93,6 +93,7 @@ class Batch:
     lengths: tuple[int, ...]
     num_targets: dict[str, int] = field(default_factory=dict)  # of each term of the loss
     progress: float = 0.0  # share of the run that is done, from 0 to 1
+    words: int = 0  # of the text that it was made of, where the run counts them
 
     @property
     def tokens(self) -> int:

@@ -78,6 +78,7 @@ class Corpus:
 
     NOUN = "documents"
     cut: Mapping[str, int] = MappingProxyType({})  # only rows of tasks are cut
+    words: np.ndarray | None = None  # (D,) of each document, where the run counts them
 
     def __init__(self, parts: Sequence[tuple[TokenStore, float]]):
         self.stores = [store for store, _ in parts]

@@ -78,6 +78,8 @@ class Step:
 class Examples:
     """The pieces of a corpus as finished examples, found by number."""
 
+    words: np.ndarray | None = None  # (I,) of each piece, where the run counts them
+
     def __init__(
         self, corpus: Corpus | TaskDataset, objective: Objective, seed: int, split: int = TRAIN
     ):
@@ -89,6 +91,10 @@ class Examples:
         else:
             self.spans = objective.spans(corpus.lengths)
         self.sizes = objective.length(self.spans.stop - self.spans.start)  # (I,) tokens
+        if isinstance(corpus, Corpus) and corpus.words is not None:
+            from nlpkit.data import words
+
+            self.words = words.count_pieces(corpus.words, corpus.lengths, self.spans)
         self.token_field = next(n for n, f in objective.fields.items() if f.per == "token")
         source = np.searchsorted(corpus.starts, self.spans.document, side="right") - 1
         self.weights = corpus.weights[source]  # (I,) how often an epoch has each piece
@@ -162,7 +168,10 @@ class Examples:
         made = [self.make(item, epoch) for item in items]
         if defines(self.objective, Objective, "at_progress"):
             made = [self.objective.at_progress(example, progress) for example in made]
-        return pack_examples(self.objective, made)
+        batch = pack_examples(self.objective, made)
+        if self.words is not None:
+            batch.words = int(self.words[items % len(self)].sum())
+        return batch
 
 
 class Stream:

@@ -42,6 +42,7 @@ def build_corpus(
     cache_dir: Path,
     part: Part = "all",
     callbacks: Callbacks | None = None,
+    count_words: bool = False,
 ) -> Corpus:
     """Return the corpus of a mixture, a store for each input; arguments and errors as for `build`.
 
@@ -65,6 +66,11 @@ def build_corpus(
         from nlpkit.data import remarks
 
         callbacks.warn(remarks.warn_of_unknown(inputs, unknown, tokens, remark))
+    if count_words:
+        from nlpkit.data import words
+
+        places = cache_dir, part, callbacks
+        corpus.words = words.count_documents(corpus, inputs, config, encoding, *places)
     return corpus
 
 

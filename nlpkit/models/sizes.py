@@ -7,7 +7,6 @@ numbers. Importable without torch.
 """
 
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,24 +16,18 @@ from pydantic import ValidationError
 
 from nlpkit.json_types import JsonMapping
 from nlpkit.models.config import ModelConfig
+from nlpkit.units import parse_number
 
 WIDTH, LAYERS, HEADS, INSIDE = SIZES = "hidden_size", "num_layers", "num_heads", "intermediate_size"
 HEAD, NARROWEST, WIDEST = 64, 48, 96  # width of a head: usual, and limits
 NEAR = 0.01  # a size that is this near counts as reached
 FAR = 0.1  # a model that is so far from the size is refused
 _STEP, _MAX_WIDTH, _MAX_LAYERS = 8, 32768, 256
-_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 
 def parse_size(size: str | int) -> int:
     """Return the number in `15M`, `1.5B`, `800k` or 15000000; raise `ValueError`."""
-    found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(size).upper(), re.ASCII)
-    number = 0
-    if found:
-        number = int(found[1]) if found[1] else round(float(found[2]) * _UNITS[found[3]])
-    if isinstance(size, bool) or number <= 0:
-        raise ValueError(f"{size!r} is not a number of parameters such as 15M, 1.5B or 15000000")
-    return number
+    return parse_number(size, "parameters")
 
 
 def sized_settings(config: type[ModelConfig]) -> list[str]:

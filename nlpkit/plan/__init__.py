@@ -24,7 +24,7 @@ from nlpkit.models.layers.embeddings import number_texts
 from nlpkit.plan import phases
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs import baseline, build, checks, fit_memory, planned
+from nlpkit.runs import baseline, build, checks, fit_memory, milestones, planned
 from nlpkit.runs.build import model_part
 from nlpkit.runs.planned import Planned, PlannedModel
 from nlpkit.runs.run import Data, ModelPart
@@ -104,6 +104,7 @@ def describe(plan: Planned) -> JsonObject:
     """Return a deterministic description of the planned run."""
     data, settings, stream = plan.data, plan.settings, plan.stream
     steps = settings.known_steps  # None with a budget: `probe` estimates what it buys
+    counted = data.examples.words is not None
     bins = stream.plan(0)
     filled = packing_efficiency(bins, data.examples.sizes, settings.batch_budget)
     of_epoch = np.concatenate([bins.items, bins.leftover]) % len(data.examples)
@@ -130,6 +131,7 @@ def describe(plan: Planned) -> JsonObject:
             "fill": round(filled, 4),
             "share_of_tokens_with_loss": round(_measure_target_share(plan), 4),
             **({"phases": changing} if (changing := phases.describe(plan)) else {}),
+            **(milestones.describe(plan.resolved, settings, data.examples) if counted else {}),
         },
         "model": describe_model(plan, _count_flops(plan)),
         "settings": plan.resolved.dump(),

@@ -68,7 +68,7 @@ def make(resolved: Resolved) -> Sketch:
     if recipe.init_from is not None:
         raise UsageError(f"--no-data: the model is that of init_from: {recipe.init_from}")
     if recipe.train.steps is None:
-        given = "budget" if recipe.train.budget else "epochs"
+        given = next(n for n in ("budget", "words", "epochs") if getattr(recipe.train, n))
         raise UsageError(f"--no-data: train.{given} depends on data or machine; set train.steps")
     if recipe.train.rows_per_step is not None:
         raise UsageError(

@@ -20,7 +20,7 @@ TOKENS_PER_PARAMETER = 20
 EPOCHS = 4
 SCHEDULE, WARMUP = "linear", 0.1
 SMALLEST_STEP, LARGEST_STEP = 512, 2**20
-LENGTHS = ("steps", "epochs", "budget")
+LENGTHS = ("steps", "epochs", "words", "budget")
 WARMUPS = ("warmup_ratio", "warmup_steps")
 OTHERS = ("tokens_per_step", "lr", "schedule")
 ROWS = "rows_per_step"  # in place of tokens_per_step
@@ -77,7 +77,7 @@ class Defaults:
         if epoch is None and not has_length:
             why = "there is on stdin" if has_vocabulary else "the images are"
             what = f"missing: {self.target[-1]} needs the amount of text, and how much {why} is "
-            what += "not known; set train.steps, epochs or budget"
+            what += "not known; set train.steps, epochs, words or budget"
             raise Refused(("train", "steps"), what)
         tokens = float(TOKENS_PER_PARAMETER * parameters)
         by_text = epoch is not None and EPOCHS * epoch < tokens

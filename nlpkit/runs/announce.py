@@ -69,7 +69,7 @@ def _announce_training(run: Run, state: State) -> None:
     section, settings = run.resolved.recipe.train, run.settings
     if section.budget:
         _announce_budget(run, state)
-    elif section.epochs or section.warmup_ratio:
+    elif section.epochs or section.words or section.warmup_ratio:
         passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"
         run.log.info(
             f"training: {number_of(settings.steps, 'steps')}"
@@ -142,6 +142,7 @@ def _left_out(data: Data) -> dict[str, int]:
 def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> None:
     """Log the number of steps, the time of a budget, and the best evaluation."""
     size = f"{number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}"
+    size += f", {number_of(state.words, 'words')}" if state.words else ""
     run.log.info(f"finished {size}{pace.summary()}")
     timed = run.settings.budget_seconds is not None
     if state.times.stable_step if timed else stable_end(run.settings):

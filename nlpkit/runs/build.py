@@ -129,8 +129,9 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         assert tokenizer is not None  # an objective without one is a task
         encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags)
         return store.build_corpus(
-            inputs, config, encoding, cache_dir=cache, part=which, callbacks=callbacks
-        )
+            inputs, config, encoding, cache_dir=cache, part=which, callbacks=callbacks,
+            count_words=bool(resolved.recipe.train.words or resolved.recipe.train.save_at),
+        )  # fmt: skip
 
     train, seed = build_part(inputs[0], train_part), resolved.recipe.seed
     if isinstance(train, Corpus):

@@ -81,6 +81,10 @@ def _remedy(resolved: Resolved, part: ModelPart) -> str:
 def check_training(resolved: Resolved, objective: Any) -> None:
     """Raise `UsageError` if the objective does not support a setting of `train` or `eval`."""
     settings, name = resolved.recipe.train, resolved.recipe.objective[0].name
+    if (settings.words or settings.save_at) and isinstance(objective, Task):
+        setting = "words" if settings.words else "save_at"
+        what = f"train.{setting}: objective {name} reads rows; words are counted of running text"
+        raise UsageError(resolved.document.locate(what))
     if settings.z_loss and not objective.predicts_text:
         raise UsageError(f"train.z_loss: objective {name} predicts no tokens; remove the setting")
     predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict

@@ -68,6 +68,10 @@ def pretrain(
         from nlpkit.runs import resume as resuming
 
         checkpoint, state = resuming.restore(run, named)
+    if run.data.examples.words is not None:
+        from nlpkit.runs import milestones
+
+        milestones.begin(run, state)
     announce(run, state)
     pace = _pace(run, state)
     if accelerator.is_main_process and state.step == 0:
@@ -143,6 +147,7 @@ def prepare(
         from nlpkit.train.average import Average
 
         run.average = Average(training, settings.average, settings.steps)
+        run.after_update.append(run.average.update)
     return run
 
 
@@ -201,7 +206,7 @@ def _job(
         metrics=metrics,
         stop=stop,
         pace=pace,
-        after_update=[run.average.update] if run.average else [],
+        after_update=run.after_update,
     )
 
 

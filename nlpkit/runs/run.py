@@ -33,6 +33,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.train.log import Log
 from nlpkit.train.machine import unwrapped
 from nlpkit.train.schedule import ResolvedTraining
+from nlpkit.train.state import State
 
 if TYPE_CHECKING:
     from nlpkit.runs.frozen import Frozen
@@ -172,6 +173,8 @@ class Run:
     log: Log
     average: "Average | None" = None
     fitted: tuple[int, bool, int] | None = None  # what `train.memory` chose
+    # Called with the state after each step.
+    after_update: list[Callable[[State], None]] = field(default_factory=list)
 
     @property
     def unwrapped(self) -> Training:

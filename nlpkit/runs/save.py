@@ -76,7 +76,7 @@ def rehearse(run: Run) -> None:
         shutil.rmtree(draft, ignore_errors=True)  # of a start that was killed
         draft.mkdir()
         try:
-            _write_model(run, draft, weights, 0.0)
+            write_model(run, draft, weights, 0.0)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
 
@@ -103,7 +103,7 @@ def _write(
     """Write a checkpoint of a model with these weights; `others` are tensors by file."""
 
     def write(directory: Path) -> None:
-        _write_model(run, directory, weights, state.progress(run.settings))
+        write_model(run, directory, weights, state.progress(run.settings))
         for name, tensors in others.items():
             hf_writing.save_tensors(directory / name, tensors)
         (directory / files.TRAINING).write_text(state_text(run, state), encoding="utf-8")
@@ -113,7 +113,7 @@ def _write(
     run.log.detail(f"saved {path}")
 
 
-def _write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress: float) -> None:
+def write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress: float) -> None:
     """Write the model, or only its adapters, its tokenizer and `nlpkit.json`.
 
     `progress` is the completed share of the run, for losses that depend on it.

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nlpkit.train import shards
 from nlpkit.train.average_settings import AverageConfig
+from nlpkit.train.state import State
 
 
 class Average:
@@ -25,9 +26,9 @@ class Average:
         self.mean: list[Tensor] = []  # empty: the weights themselves
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Take in the weights after `step`."""
-        share = self._share(step)
+    def update(self, state: State) -> None:
+        """Take in the weights after the step of `state`."""
+        share = self._share(state.step)
         if share is None:
             return
         if not self.mean:

@@ -39,7 +39,7 @@ class Job:
 
     `training(batch)` returns a `Loss`. `evaluate(progress)` returns the held-out figures, or None
     if it was stopped. `save(state, is_best)` writes a checkpoint of the last step. Each function of
-    `after_update` is called with the number of a step when its update is applied.
+    `after_update` is called with the state after a step when its update is applied.
     """
 
     accelerator: Accelerator
@@ -54,7 +54,7 @@ class Job:
     metrics: Metrics | None
     stop: StopFlag
     pace: Pace
-    after_update: Sequence[Callable[[int], None]] = ()
+    after_update: Sequence[Callable[[State], None]] = ()
     overfitting: Overfitting = field(default_factory=Overfitting)
 
 
@@ -88,8 +88,10 @@ def train(job: Job, state: State) -> State:
             speed = (record["tokens"] - state.tokens) / seconds
             rate = 0.9 * rate + 0.1 * speed if rate else speed
             state.step, state.tokens = record["step"], record["tokens"]
-            state.position = step.after
+            state.position, state.words = step.after, record.get("words", 0)
             job.overfitting.losses.append(record["loss"])
+            for update in job.after_update:
+                update(state)
             job.pace.end_step(state, tick)
             _report(job, state, record, seconds, rate)
             _finish_step(job, state)
@@ -142,7 +144,7 @@ def _saved_at(state: State) -> str:
 def _take_step(job: Job, state: State, step: Step) -> tuple[JsonObject, Tick] | None:
     """Compute and apply a step; return its record and tick, None if a signal came before."""
     settings, number = job.settings, state.step + 1
-    num_targets, tokens, stopping, tick = _agree(job, state, step)
+    num_targets, tokens, words, stopping, tick = _agree(job, state, step)
     if stopping:
         return None
     place = job.pace.schedule_step(state, tick)
@@ -164,8 +166,6 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[JsonObject, Tick] | 
     for optimizer in job.optimizers:
         optimizer.step()
     _zero_grad(job)
-    for update in job.after_update:
-        update(number)
     record = {
         "step": number,
         "tokens": state.tokens + tokens,
@@ -174,25 +174,27 @@ def _take_step(job: Job, state: State, step: Step) -> tuple[JsonObject, Tick] | 
         "losses": sums.means,
         "lr": settings.lr * factor,
         "grad_norm": norm,
-    }
+    } | ({"words": state.words + words} if words or state.words else {})
     return record | step.notes | job.pace.logged(tick), tick
 
 
-def _agree(job: Job, state: State, step: Step) -> tuple[dict[str, float], int, bool, Tick]:
-    """Return what holds for all processes: targets by term, tokens, whether to stop, the tick."""
+def _agree(job: Job, state: State, step: Step) -> tuple[dict[str, float], int, int, bool, Tick]:
+    """Return what all processes agree on: targets by term, tokens, words, whether to stop, tick."""
     terms = list(step.batches[0].num_targets)
     own = job.pace.tick(state) if job.accelerator.is_main_process else Tick()
-    *counted, tokens, stopping, elapsed, done, near_end = reduced(
+    *counted, tokens, words, stopping, elapsed, done, near_end = reduced(
         job.accelerator,
         [
             *(sum(batch.num_targets[name] for batch in step.own) for name in terms),
             sum(batch.tokens for batch in step.own),
+            sum(batch.words for batch in step.own),
             job.stop.raised,
             *own,
         ],
     )
     tick = Tick(elapsed, done, near_end)
-    return dict(zip(terms, counted, strict=True)), int(tokens), bool(stopping), tick
+    targets = dict(zip(terms, counted, strict=True))
+    return targets, int(tokens), int(words), bool(stopping), tick
 
 
 def _add_gradients(

@@ -66,6 +66,7 @@ def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
         "warmup_steps": warmup,
         "decay_steps": math.ceil(_exact(settings.decay_ratio) * steps) if decays else 0,
         "epochs": None,
+        "words": None,
         "warmup_ratio": None,
         "budget": None,
         "budget_seconds": parse_duration(settings.budget) if settings.budget else None,

@@ -3,11 +3,13 @@
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 from pydantic import (
+    BeforeValidator,
     ConfigDict,
     Field,
     SerializationInfo,
     SerializerFunctionWrapHandler,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_serializer,
     model_validator,
@@ -22,13 +24,14 @@ from nlpkit.contracts.schedule import SchedulePart
 from nlpkit.json_types import JsonObject
 from nlpkit.train.average_settings import AverageConfig
 from nlpkit.train.trackers import Tracker
-from nlpkit.units import parse_bytes, parse_duration
+from nlpkit.units import parse_bytes, parse_duration, parse_number
 
 # Settings that do not change the result; a run can be resumed with other values.
 FREE: JsonObject = {"free": True}
 _EXCLUDE = (  # pairs of settings of which one may be given
     ("epochs", "steps"),
     *(("budget", name) for name in ("steps", "epochs", "warmup_steps")),
+    *(("words", name) for name in ("steps", "epochs", "budget")),
     ("warmup_ratio", "warmup_steps"),
     ("memory", "tokens_per_batch"),
     ("tokens_per_step", "rows_per_step"),
@@ -37,6 +40,11 @@ _EXCLUDE = (  # pairs of settings of which one may be given
 # Settings that not every optimizer, or schedule, uses.
 _OF_OPTIMIZERS = ("beta1", "beta2", "adam_eps")
 _OF_SCHEDULES = ("min_lr_ratio", "decay_ratio")
+Words = Annotated[
+    int,
+    BeforeValidator(lambda text: parse_number(text, "words")),
+    WithJsonSchema({"type": ["integer", "string"]}),
+]
 MAY_CHANGE = ("tokens_per_step", "weight_decay")  # in the course of a run: `train/phases.py`
 
 
@@ -78,16 +86,16 @@ class Config(FrozenConfig):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "anyOf": [{"required": [length]} for length in ("steps", "epochs", "budget")]
+            "anyOf": [{"required": [length]} for length in ("steps", "epochs", "words", "budget")]
         }
     )
     ALTERNATIVES: ClassVar = (
-        ("steps", "epochs", "budget"),
+        ("steps", "epochs", "words", "budget"),
         ("warmup_steps", "warmup_ratio"),
         ("tokens_per_step", "rows_per_step"),
     )
 
-    # These two are defined before `steps`, because the check of `steps` reads them.
+    # These three are defined before `steps`, because the check of `steps` reads them.
     budget: str | None = Field(
         None,
         description="time of the training loop, evaluations and checkpoints included, such as 30m "
@@ -96,11 +104,14 @@ class Config(FrozenConfig):
     epochs: float | None = Field(
         None, gt=0, description="number of passes over the training examples; instead of steps"
     )
+    words: Words | None = Field(
+        None, description="words of text to read, such as 100M; instead of steps"
+    )
     steps: int | None = Field(
         None,
         gt=0,
         validate_default=True,
-        description="optimizer steps in all; or give epochs, or a budget of time",
+        description="optimizer steps in all; or give epochs, words, or a budget of time",
     )
     tokens_per_step: int | None = Field(
         16384, gt=0, le=2**24, description="tokens of an optimizer step, or a list"
@@ -172,6 +183,11 @@ class Config(FrozenConfig):
     save_every: int = Field(
         200, gt=0, description="steps between checkpoints", json_schema_extra=FREE
     )
+    save_at: list[Words] = Field(
+        [],
+        description="words of text, such as [1M, 2M], after which RUN/chck_1M, … are written",
+        json_schema_extra=FREE,
+    )
     keep: int = Field(2, gt=0, description="newest checkpoints kept", json_schema_extra=FREE)
     best_by: str = Field(
         "loss",
@@ -225,8 +241,8 @@ class Config(FrozenConfig):
     @field_validator("steps", mode="before")
     @classmethod
     def _steps_or_epochs(cls, steps: Any, info: ValidationInfo) -> Any:
-        others = [info.data.get(name, "not checked") for name in ("epochs", "budget")]
-        if steps is None and others == [None, None]:
+        others = [info.data.get(name, "not checked") for name in ("epochs", "words", "budget")]
+        if steps is None and others == [None] * 3:
             raise PydanticCustomError("missing", "missing")
         return steps
 
@@ -260,7 +276,7 @@ class Config(FrozenConfig):
                 f"schedule: {self.schedule.name} needs warmup_steps of at least 1 or warmup_ratio; "
                 "constant, linear, cosine and wsd do not"
             )
-        if self.budget or self.phases or self.patience or not self.tokens_per_step:
+        if self.budget or self.phases or self.patience or self.save_at or not self.tokens_per_step:
             from nlpkit.train import settings_checks
 
             settings_checks.check(self)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
+
+from nlpkit.units import format_number
 
 if TYPE_CHECKING:
     from nlpkit.train.settings import Config
@@ -12,6 +15,17 @@ def check(settings: Config) -> None:
     """Raise `ValueError` for settings that do not go with each other."""
     if not settings.tokens_per_step and not settings.rows_per_step:
         raise ValueError("tokens_per_step: null needs rows_per_step")
+    for before, words in pairwise(settings.save_at):
+        if words <= before:
+            raise ValueError(
+                f"save_at: {format_number(words)} after {format_number(before)}; the numbers of "
+                "words must rise"
+            )
+    if settings.words and settings.save_at and settings.save_at[-1] > settings.words:
+        raise ValueError(
+            f"save_at: {format_number(settings.save_at[-1])} is beyond the words of the run, "
+            f"train.words: {format_number(settings.words)}"
+        )
     if settings.patience and not settings.eval_every:
         raise ValueError("patience: needs eval_every")
     if settings.budget and settings.average and settings.average.name == "last":

@@ -53,6 +53,7 @@ class State:
 
     step: int = 0
     tokens: int = 0
+    words: int = 0  # that were read, where the run counts them
     position: Position = field(default_factory=Position)
     best_value: float | None = None  # of the loss or score in `train.best_by`
     best_step: int = 0

@@ -73,23 +73,35 @@ def count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> in
     """Return the number of steps of so many epochs, rounded up at the end.
 
     With `rows_per_step`, each epoch is rounded up, as no step has rows of two epochs.
+    With `train.words` it is the number of steps that read so many words.
 
     Raises:
         UsageError: these are too many.
     """
     steps, most = _count_steps(epochs, settings, stream), LARGEST["int"]
     if steps > most:
-        raise UsageError(f"train.epochs: {settings.epochs:g} are more than {most} steps")
+        raise UsageError(f"train.epochs: {float(epochs):g} are more than {most} steps")
     return steps
 
 
 def _count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> int:
     assert stream is not None
-    if isinstance(stream, RowStream):
+    if settings.words is not None:
+        from nlpkit.data import words
+
+        batches = Fraction(len(words.count_bins(stream, words=settings.words)))
+        if isinstance(stream, RowStream):
+            return next(n for n in count(1) if stream.bins_of(n - 1).stop >= batches)
+    elif isinstance(stream, RowStream):
         return math.ceil(epochs * stream.steps_per_epoch)
-    batches = epochs * batches_per_epoch(stream)
+    else:
+        batches = epochs * batches_per_epoch(stream)
     if "tokens_per_step" in settings.phases:
-        return math.ceil(batches / phases.mean_batches(settings))
+        steps = math.ceil(batches / phases.mean_batches(settings))
+        sizes = phases.count_batches
+        while settings.words and sum(map(sizes(settings, steps), range(1, steps + 1))) < batches:
+            steps += 1
+        return steps
     size = batches_per_step(settings)
     if isinstance(size, int):
         return math.ceil(batches / size)

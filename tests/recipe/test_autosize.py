@@ -221,7 +221,7 @@ MISTAKES = {
     "train.optimizer=sgd": "--set train.optimizer: train.lr: missing: optimizer sgd has no rate "
     "for every size; set it",
     "data.train=[-]": "1:1: train.steps: missing: size needs the amount of text, and how much "
-    "there is on stdin is not known; set train.steps, epochs or budget",
+    "there is on stdin is not known; set train.steps, epochs, words or budget",
     "init_from=x": "2:29: model.size: with init_from the sizes are the checkpoint's; remove it",
     "train.stps=3": "--set train.stps: unknown setting, did you mean steps?",
     "model.num_heads=x": '--set model.num_heads: expected an integer, got the text "x"',

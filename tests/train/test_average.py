@@ -21,6 +21,7 @@ from nlpkit.train.average import Average
 from nlpkit.train.average_settings import AverageConfig
 from nlpkit.train.log import QUIET, Log
 from nlpkit.train.signals import StopFlag
+from nlpkit.train.state import State
 from tests import _tiny
 from tests._schema import validator
 
@@ -46,7 +47,7 @@ def test_ema_is_that_of_torch_once_its_warm_up_is_over() -> None:
     theirs: AveragedModel | None = None
     for number, weight in enumerate(steps, 1):
         _set(layer, weight)
-        average.update(number)
+        average.update(State(step=number))
         # min(0.5, (1 + n) / (10 + n)) is 0.5 from n = 8 on.
         share = 1 - min(0.5, (1 + number) / (10 + number))
         expected = expected + share * (weight - expected)
@@ -67,7 +68,7 @@ def test_last_is_the_mean_of_the_last_checkpoints() -> None:
     average = Average(layer, AverageConfig(name="last", checkpoints=3, every=2), steps=12)
     for number, weight in enumerate(steps, 1):
         _set(layer, weight)
-        average.update(number)
+        average.update(State(step=number))
         with average.applied():
             counted = [steps[n - 1] for n in (8, 10, 12) if n <= number] or [weight]
             torch.testing.assert_close(layer.weight.detach(), torch.stack(counted).mean(0))
@@ -80,7 +81,7 @@ def test_last_of_a_short_run_is_the_mean_of_what_there_is(steps: int, counted: l
     average = Average(layer, AverageConfig(name="last", checkpoints=5, every=2), steps=steps)
     for number, weight in enumerate(weights, 1):
         _set(layer, weight)
-        average.update(number)
+        average.update(State(step=number))
     expected = torch.stack([weights[number - 1] for number in counted]).mean(0)
     torch.testing.assert_close(average.mean[0], expected)
 
