@@ -269,7 +269,7 @@ def _keys(data, prefix: str = "") -> set[str]:
     found = set()
     for key, value in data.items():
         name = f"{prefix}{key}"
-        open_ended = name in ("settings", "origin", "data.dropped", "data.cut")
+        open_ended = name in ("settings", "origin", "data.dropped", "data.cut", "packing.save_at")
         nested = isinstance(value, dict) and not open_ended
         found |= _keys(value, name + ".") if nested else {name}
     return found
@@ -280,6 +280,7 @@ def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
     pairs.write_text("sentence_good,sentence_bad\n山水,山花\n", encoding="utf-8")
     asked = ("--card", "h100", "--baseline", "3", "--set", f"eval.pairs=[{pairs}]")
     asked += ("--set", "train.weight_decay=[{until: 0.5, value: 0.1}, {value: 0}]")  # `phases`
+    asked += ("--set", "train.save_at=[10]")
     result = _tiny.command("plan", tiny, *asked, "--json", "-q")
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
