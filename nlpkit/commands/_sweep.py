@@ -49,10 +49,10 @@ def sweep(asked: Sweep) -> None:
     root = runs[0].path.parents[runs[0].name.count("/")]
     for run in runs:
         pretrain.check_directory(run.resolved, common, asked.options.allow_change)
-        _check_surroundings(run)
+        check_surroundings(run)
     _check_folder(root, axes, runs)
     if common.device not in ("auto", "cpu"):
-        _check_device(runs[0])
+        check_device(runs[0])
     if common.dry_run:
         log.info(f"{number_of(len(runs), 'runs')} in {root}; the first one:")
         pretrain.train_one(runs[0].resolved, common, asked.options)
@@ -61,11 +61,11 @@ def sweep(asked: Sweep) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         _train_here(asked, runs, log)
     else:
-        failed = _train_all(asked, runs, log)
+        failed = train_all(runs, asked.options.max_time, log)
     if int(os.environ.get("RANK", "0")) == 0:
         _print_result(common, axes, root, [run for run in runs if run.name not in failed])
     if failed:
-        raise RunsFailed(_describe_failures(failed, len(runs)), failed.values())
+        raise RunsFailed(describe_failures(failed, len(runs)), failed.values())
 
 
 def _check_options(asked: Sweep) -> None:
@@ -102,7 +102,7 @@ def _check_folder(root: Path, axes: Axes, runs: Sequence[GridRun]) -> None:
                 )
 
 
-def _check_surroundings(run: GridRun) -> None:
+def check_surroundings(run: GridRun) -> None:
     """Raise an error if a package or data are missing, or data can be read by one run only."""
     from nlpkit.runs import columns
 
@@ -113,7 +113,7 @@ def _check_surroundings(run: GridRun) -> None:
     columns.check(run.resolved)
 
 
-def _check_device(run: GridRun) -> None:
+def check_device(run: GridRun) -> None:
     """Exit if the device is not there; a child looks, since who has looked cannot be forked."""
     with _pass_signals_on() as child:
         if code := child.run([*run.arguments, "--dry-run", "-q"]):
@@ -133,12 +133,14 @@ def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
             pretrain.train_in_directory(run.resolved, common, change, log, stop)
 
 
-def _train_all(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> dict[str, int]:
-    """Train each run in a process of its own; return the exit codes of those that failed."""
+def train_all(runs: Sequence[GridRun], limit: float | None, log: "Log") -> dict[str, int]:
+    """Train each run in a process of its own; return the exit codes of those that failed.
+
+    `limit` is in seconds, of all together.
+    """
     from nlpkit.checkpoints import changes
     from nlpkit.checkpoints.run_directory import RunDirectory
 
-    limit = asked.options.max_time
     end = None if limit is None else time.monotonic() + limit
     failed: dict[str, int] = {}
     with _pass_signals_on() as child:
@@ -230,7 +232,8 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _describe_failures(failed: dict[str, int], count: int) -> str:
+def describe_failures(failed: dict[str, int], count: int) -> str:
+    """Return the names of the runs that failed, each with the reason; `count` is that of all."""
     meanings = {5: "diverged", 7: "not enough memory", 75: "in use", _KILLED: "killed"}
     named = [
         f"{name} ({meanings.get(code, f'exit code {code}')})"

@@ -53,11 +53,11 @@ def command(
     options = {"--from": start.start, "--family": common.family}
     words = [word for name, value in options.items() if value for word in (name, value)]
     words += ["--lora"] if start.lora else []
-    load = partial(_load, common, recipe, start)
+    load = partial(load_task, common, recipe, start)
     train(("finetune", recipe, *words), load, common, runs)
 
 
-def _load(common: Common, recipe: str, start: Start, more: Sequence[str] = ()) -> "Resolved":
+def load_task(common: Common, recipe: str, start: Start, more: Sequence[str] = ()) -> "Resolved":
     """Return the recipe with the changes of the options; check that `init_from` exists."""
     from nlpkit import recipe as recipes
 
@@ -75,7 +75,9 @@ def _load(common: Common, recipe: str, start: Start, more: Sequence[str] = ()) -
         resolved = recipes.load(recipe, sets)
     _check_start(resolved)
     if common.family is not None:
-        section = _build_section(resolved, common.family)
+        if resolved.recipe.init_from is None:
+            raise UsageError("--family: the recipe has no init_from; give --from CKPT")
+        section = build_section(resolved.path(resolved.recipe.init_from), common.family)
         resolved = recipes.load(recipe, [*sets, f"model={section}"])
     return resolved
 
@@ -92,16 +94,13 @@ def _find_old_link(start: str, out: str) -> str | None:
     return link if kept.is_file() and load(str(kept)).recipe.init_from == link else None
 
 
-def _build_section(resolved: "Resolved", family: str) -> str:
+def build_section(directory: Path, family: str) -> str:
     """Return the section `model`: the family, with the sizes in the checkpoint's `config.json`."""
     from nlpkit.checkpoints import files, hf_layout
     from nlpkit.models import families
     from nlpkit.models.formats import hf_reading
 
-    named = resolved.recipe.init_from
-    if named is None:
-        raise UsageError("--family: the recipe has no init_from; give --from CKPT")
-    directory, light = resolved.path(named), families.load(family)
+    light = families.load(family)
     if found := files.choose_checkpoint(directory):
         directory = found[0]
     settings = hf_layout.read_settings(directory)

@@ -19,8 +19,10 @@ from nlpkit.recipe.sections import config_classes
 from nlpkit.recipe.settings import Recipe
 
 
-def list_settings(data: object) -> dict[Path, dict[str, FieldInfo]]:
-    """Return the settings that each mapping in `data` may hold, by its path."""
+def list_settings(
+    data: object, root: type[FrozenConfig] = Recipe
+) -> dict[Path, dict[str, FieldInfo]]:
+    """Return the settings that each mapping in `data`, a `root`, may hold, by its path."""
     found: dict[Path, dict[str, FieldInfo]] = {}
 
     def visit(path: Path, value: object, configs: list[type[FrozenConfig]]) -> None:
@@ -39,14 +41,14 @@ def list_settings(data: object) -> dict[Path, dict[str, FieldInfo]]:
                 if inner := config_classes(field.annotation):
                     visit((*path, key), value.get(key) or {}, inner)
 
-    visit((), data if isinstance(data, dict) else {}, [Recipe])
+    visit((), data if isinstance(data, dict) else {}, [root])
     return found
 
 
 def _list_fields(config: type[FrozenConfig], value: JsonObject) -> dict[str, FieldInfo]:
     if not issubclass(config, Part):
         fields = config.model_fields.items()
-        return {name: each for name, each in fields if not _is_internal(each)}
+        return {each.alias or name: each for name, each in fields if not _is_internal(each)}
     chosen = config.config_of(value)
     own = config.own()
     key = copy(own[config.KEY])

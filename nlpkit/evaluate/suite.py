@@ -1,0 +1,113 @@
+"""The file of a suite: tasks that one base is tuned on. Imports no torch.
+
+A task is a recipe with settings of its own, over those that the suite has for all tasks.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from nlpkit import recipe as recipes
+from nlpkit import registry
+from nlpkit.config import FrozenConfig
+from nlpkit.disk import user_path
+from nlpkit.errors import FileError, RecipeError
+from nlpkit.recipe import known, problems, yaml
+from nlpkit.recipe.places import show_path
+from nlpkit.train.settings import Config
+
+_PACKAGE = Path(__file__).parent.parent
+
+
+class Sections(FrozenConfig):
+    """Changes to the sections of a recipe, setting by setting."""
+
+    data: dict[str, Any] = Field({})
+    objective: dict[str, Any] = Field({}, description="with a name, it is the whole section")
+    train: dict[str, Any] = Field({})
+    eval: dict[str, Any] = Field({})
+
+
+class TaskEntry(Sections):
+    """A task; in the file also its recipe alone."""
+
+    recipe: str = Field(min_length=1, description="recipe of the task: a file, or a packaged one")
+    name: str = Field("", pattern=r"^(\w[\w.-]*)?$", description="default: that of the recipe")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _may_be_recipe(cls, value: object) -> object:
+        return {"recipe": value} if isinstance(value, str) else value
+
+    @property
+    def title(self) -> str:
+        """The name of the task."""
+        return self.name or Path(self.recipe).stem
+
+
+class Settings(FrozenConfig):
+    """The section `suite`."""
+
+    tasks: list[TaskEntry] = Field(min_length=1, description="recipes of tasks")
+    seeds: int = Field(3, gt=0, description="runs of each task, as many from nothing")
+    start: str | None = Field(None, alias="from", description="the base: a run or a checkpoint")
+    folder: str = Field("", description="folder of the files in data.train and data.valid here")
+
+
+class Suite(Sections):
+    """The file."""
+
+    name: str = Field(pattern=r"^\w[\w.-]*$", description="name of the suite")
+    suite: Settings = Field(description="tasks, seeds, and the base")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = [task.title for task in self.suite.tasks]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ValueError(f"suite: tasks: {twice[0]} is there twice; give each a name")
+        return self
+
+    def list_changes(self, task: TaskEntry, folder: str, given: Sequence[str]) -> list[str]:
+        """Return the settings of a task, as `--set` takes them, then those of the command line.
+
+        `folder` has the task's data.
+        """
+        changes: dict[str, object] = {"name": task.title, "train.eval_every": None}
+        for section in Sections.model_fields:
+            values = {**getattr(self, section), **getattr(task, section)}
+            for part in {"train", "valid"} & values.keys() if section == "data" else ():
+                values[part] = [os.path.join(folder, file) for file in values[part]]
+            whole = section == "objective" and "name" in values
+            changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
+        named = {each.partition("=")[0].strip() for each in given}
+        for names in Config.ALTERNATIVES:
+            if named & (keys := {f"train.{name}" for name in names}):
+                changes = {key: value for key, value in changes.items() if key not in keys}
+        return [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *given]
+
+
+def load(path_or_name: str) -> Suite:
+    """Return the suite in a file, or the shipped one of that name.
+
+    Raises:
+        FileError: there is no such file.
+        RecipeError: every mistake in it.
+    """
+    shipped = _PACKAGE / "_shipped" / "suites"
+    folder = shipped if shipped.is_dir() else _PACKAGE.parent / "suites"
+    names = {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+    path = names.get(path_or_name, user_path(path_or_name))
+    if not path.is_file():
+        near = registry.suggest(path_or_name, names) or f"; shipped: {', '.join(names)}"
+        raise FileError(f"{path_or_name}: no such suite{near}")
+    document = recipes.read(yaml.read_file(path, path_or_name), show_path(path))
+    try:
+        return Suite.model_validate(document.data)
+    except ValidationError as error:
+        settings = known.list_settings(document.data, Suite)
+        found = problems.explain(error.errors(include_url=False), document, settings)
+        raise RecipeError([str(each) for each in sorted(found + document.problems)]) from error

@@ -1,0 +1,133 @@
+"""`nlpkit suite`: tasks tuned from a base and from nothing, what goes wrong, published files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from nlpkit import cli
+from nlpkit.recipe import load
+from tests import _published, _tiny_tasks
+
+SMALL = ("train.steps=2", "train.tokens_per_step=256", "train.precision=fp32")
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return _tiny_tasks.start(tmp_path_factory.mktemp("suite"), "gpt2")
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    _tiny_tasks.write_rows(tmp_path / "train.jsonl", _tiny_tasks.rows_of("classes", 60, 1))
+    _tiny_tasks.write_rows(tmp_path / "valid.jsonl", _tiny_tasks.rows_of("classes", 13, 2))
+    (tmp_path / "mine.yaml").write_text(
+        "name: mine\nsuite:\n  seeds: 2\n  tasks:\n"
+        "  - {name: tone, recipe: gpt1_classify, objective: {max_length: 32}}\n"
+        "objective: {lm_weight: 0}\n"
+        "data: {train: [train.jsonl], valid: [valid.jsonl]}\n"
+    )
+    return tmp_path
+
+
+def suite(*arguments: str) -> int:
+    sets = [part for each in SMALL for part in ("--set", each)]
+    return cli.run(["suite", *arguments, "-q", *sets])
+
+
+def test_each_task_is_tuned_from_the_base_and_from_nothing_and_never_again(base, capsys):
+    assert suite("mine.yaml", "--from", str(base), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    out = Path(f"runs/mine-{base.name}")
+    assert (out / "suite.md").read_text().startswith(f"# mine: {base}\n\n| task | score | pretr")
+    [row] = found["tasks"]
+    assert row["task"] == "tone"
+    assert row["counted_words"] > row["commonest_answer"]  # the class is the first character
+    for side in ("pretrained", "from_nothing"):
+        for seed, value in zip((1, 2), row[side]["values"], strict=True):
+            run = out / "tone" / side / f"seed-{seed}"
+            *_, last = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+            assert last["held_out"]["metrics"]["accuracy"] == value
+    assert row["difference"] in ("no difference seen", "differ")
+    tuned, fresh = (load(str(out / f"tone/{side}/seed-2/recipe.yaml")).recipe
+                    for side in ("pretrained", "from_nothing"))  # fmt: skip
+    assert (tuned.init_from, fresh.init_from) == (str(base), None)
+    of_base = load(str(base / "recipe.yaml")).recipe
+    assert fresh.model == of_base.model
+    assert fresh.train == tuned.train
+    assert fresh.seed == tuned.seed == 2
+
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
+    shutil.rmtree(out / "tone/from_nothing/seed-2")  # as if a kill had come before it
+    assert suite("mine.yaml", "--from", str(base), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == found
+    changed = [path for path, time in times.items() if path.stat().st_mtime_ns != time]
+    assert changed == [out / "tone/from_nothing/seed-2/metrics.jsonl"]
+
+
+def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
+    def refused(code: int, *arguments: str) -> str:
+        assert suite(*arguments) == code
+        assert not Path("runs").exists()
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    start = ("--from", str(base))
+    assert refused(2, "mine.yaml") == "nlpkit: mine.yaml: names no base; give --from RUN"
+    no_text = "no text checkpoint (config.json and a tokenizer) to start from"
+    assert refused(4, "mine.yaml", "--from", "nope") == f"nlpkit: nope: {no_text}"
+    assert refused(2, "mine.yaml", *start, "--set", "train.stepz=1") == (
+        "task tone: train.stepz: unknown setting, did you mean steps?"
+    )
+    assert refused(4, "glue", *start).startswith("nlpkit: no such file: glue_data/CoLA/train.tsv")
+    text = (folder / "mine.yaml").read_text()
+    (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt2"))
+    assert "objective." in refused(2, "mine.yaml", *start)
+    (folder / "mine.yaml").write_text("name: mine\nsuite: {tasks: [gpt2]}\n")
+    assert refused(2, "mine.yaml", *start) == "nlpkit: gpt2: objective clm is of no task"
+    (folder / "valid.jsonl").write_text('{"text": "x", "label": "other"}\n')
+    (folder / "mine.yaml").write_text(text)
+    assert "valid.jsonl:1:" in refused(3, "mine.yaml", *start)
+
+
+NAMES = {
+    "glue": {
+        "cola": "CoLA/train.tsv", "sst2": "SST-2/train.tsv", "mrpc": "MRPC/train.tsv",
+        "qqp": "QQP/train.tsv", "mnli": "MNLI/train.tsv", "rte": "RTE/train.tsv",
+    },
+    "clue": {
+        "tnews": "tnews/train.json", "ocnli": "ocnli/train.50k.json", "csl": "csl/train.json",
+        "cluewsc": "wsc/train.json",
+    },
+}  # fmt: skip
+# Columns as published; the rows are ours.
+OTHERS = {
+    "glue": {"QNLI/train.tsv": "index\tquestion\tsentence\tlabel\n"
+             "0\tWho sang?\tBirds sang.\tentailment\n1\tWho?\tIt rained.\tnot_entailment\n"},
+    "clue": {
+        "afqmc/train.json": "".join(
+            json.dumps({"sentence1": "花呗", "sentence2": "借呗", "label": label}) + "\n"
+            for label in "01"
+        ),
+        "cmnli/train.json": _published.PUBLISHED["ocnli"].content,
+        "iflytek/train.json": "".join(
+            json.dumps({"label": str(n), "label_des": name, "sentence": "应用"}) + "\n"
+            for n, name in enumerate(("打车", "地图"))
+        ),
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_published_files_are_read_as_they_are(name, base, capsys):
+    files = {file: _published.PUBLISHED[task].content for task, file in NAMES[name].items()}
+    for file, content in (files | OTHERS[name]).items():
+        held_out = {"MNLI/train.tsv": "dev_matched.tsv"}.get(file, "dev" + Path(file).suffix)
+        for path in (Path("here", file), Path("here", file).with_name(held_out)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+    asked = (name, "--from", str(base), "--folder", "here", "--dry-run", "--seeds", "1")
+    assert cli.run(["suite", *asked]) == 0
+    assert capsys.readouterr().err.endswith(f"14 runs in runs/{name}-{base.name}\n")
