@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--rows")
     parser.add_argument("--seeds", type=int, default=24)
     parser.add_argument("--out", type=Path, default=Path("runs/noise"))
-    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--draws", type=int, default=10_000)
     options = parser.parse_args()
     folders = options.runs or _train(options.out, options.seeds)
     print(f"{machine(1)}, {options.draws:,} draws\n")

@@ -23,6 +23,7 @@ from nlpkit.report.sweep import HELD_OUT, Row, Table, list_finished
 Sides = Mapping[str, Sequence[Row]]
 _PER_TARGET = (f"{HELD_OUT}loss", f"{HELD_OUT}perplexity")
 _PER_CHARACTER = f"{HELD_OUT}bits_per_character"
+_PAIRS = f"{HELD_OUT}pairs"
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,9 @@ def compare_figures(
             say(f"not comparable: the loss of {name} is {problem} than that of {first}")
             figures = [each for each in figures if each not in _PER_TARGET]
             figures += [_PER_CHARACTER] if _PER_CHARACTER in table.figures else []
+        if _PAIRS in figures and len(set(map(_name_pairs, runs))) > 1:
+            say(f"not comparable: {name} is judged by other pairs than {first} (eval.pairs)")
+            figures = [each for each in figures if each != _PAIRS]
         for figure in dict.fromkeys(figures):
             values = {s: [v for _, v in list_finished(sides[s], figure)] for s in (first, name)}
             if without := [side for side, of in values.items() if not of]:
@@ -157,6 +161,10 @@ def _find_other_unit(runs: Sequence[History]) -> str | None:
     if runs[0].loss_unit == "nats/token" and len(set(map(_hash_tokenizer, runs))) > 1:
         return "per token of another tokenizer"
     return None
+
+
+def _name_pairs(run: History) -> str:
+    return str([(k, v) for k, v in run.settings.items() if k.startswith("eval.") and "pairs" in k])
 
 
 def _hash_tokenizer(run: History) -> str:

@@ -121,14 +121,15 @@ def compare(first: Sequence[float], other: Sequence[float]) -> Difference:
         return Difference(means, counts, "Welch")
     variances = statistics.variance(first), statistics.variance(other)
     parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
+    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
+    welch = _find_interval(means, counts, "Welch", sum(parts), sum(parts) ** 2 / (below or 1))
+    if counts[0] == counts[1]:  # Student's has the same error, and more degrees of freedom
+        return welch
     of_both = sum(counts) - 2
     pooled = sum(v * (n - 1) for v, n in zip(variances, counts, strict=True)) / of_both
-    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
-    found = [
-        _find_interval(means, counts, "Welch", sum(parts), sum(parts) ** 2 / (below or 1)),
-        _find_interval(means, counts, "Student", pooled * sum(1 / n for n in counts), of_both),
-    ]
-    return found[0] if counts[0] == counts[1] else max(found, key=lambda each: each.high or 0)
+    square = pooled * sum(1 / n for n in counts)
+    student = _find_interval(means, counts, "Student", square, of_both)
+    return max(welch, student, key=lambda each: each.high or 0)
 
 
 def compare_pairs(first: Sequence[float], other: Sequence[float]) -> Difference:
@@ -171,13 +172,19 @@ def _both_tails(t: float, freedom: float) -> float:
 
 
 def t_quantile(probability: float, freedom: float) -> float:
-    """Return the `t` with this `t_cdf`, for a probability of at least one half."""
-    low, high = 0.0, 1.0
-    while t_cdf(high, freedom) < probability:
-        high *= 2
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (middle, high) if t_cdf(middle, freedom) < probability else (low, middle)
-    return high
+    """Return the `t` with this `t_cdf`, for a probability of at least one half.
+
+    By Newton's method, which comes to it from below, as the distribution is concave there.
+    """
+    power = (freedom + 1) / 2
+    peak = math.exp(math.lgamma(power) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
+    t = 0.0
+    for _ in range(_MAX_TERMS):
+        step = (probability - t_cdf(t, freedom)) / peak * (1 + t * t / freedom) ** power
+        t += step
+        if step <= 1e-12 * t:  # or 0, by rounding
+            break
+    return t
 
 
 def _incomplete_beta(x: float, a: float, b: float) -> float:

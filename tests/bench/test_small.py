@@ -1,4 +1,4 @@
-"""`bench/first_step.py` and `bench/cross_entropy.py` with something small: their tables."""
+"""Scripts of `bench` with something small: their tables."""
 
 import re
 import subprocess
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import _tiny
+from tests.report import test_sweep
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -44,3 +45,18 @@ def test_loss_and_products_are_timed_in_both_types() -> None:
         assert re.fullmatch(r"\d+", products)
         assert re.fullmatch(r"\d+%", share)
     assert int(rows[-2][2]) > 0
+
+
+@pytest.mark.slow
+def test_noise_of_seeds_is_measured_by_draws(tmp_path: Path) -> None:
+    for seed in range(8):
+        test_sweep.write_run(tmp_path / f"a/seed-{seed}", [3 + seed % 3 / 10], seed=seed)
+    head, (name, seeds, mean, deviation, *shares, seen) = _rows(
+        "noise.py", tmp_path / "a", "--draws", "40"
+    )
+    assert head[4:8] == ["2, 2 seeds", "3, 3 seeds", "5, 5 seeds", "2, 5 seeds"]
+    assert (name, seeds, mean) == ("a held_out.loss", "8", "3.0875")
+    assert deviation.startswith("0.0835 (")
+    assert shares[2] == "–"  # of 8 seeds there are no two sides of 5
+    assert all(float(share.removesuffix("%")) > 80 for share in (*shares[:2], shares[3]))
+    assert float(seen) > 0.1

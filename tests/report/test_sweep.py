@@ -215,10 +215,14 @@ def test_losses_and_scores_are_compared_alike(tmp_path, capsys, monkeypatch):
     for side, right in (("a", [0.5, 0.52, 0.51]), ("b", [0.7, 0.69, 0.72])):
         for seed, accuracy in enumerate(right):
             write_run(Path(side) / f"seed-{seed}", [1.0 + seed], seed=seed, lr=len(side) + right[0],
-                      accuracy=accuracy)  # fmt: skip
-    found = json.loads(printed(capsys, "a", "b", "--json")[0])["differences"]
-    verdicts = {each["figure"]: each["verdict"] for each in found}
-    assert verdicts == {"held_out.loss": "no difference seen", "held_out.accuracy": "differ"}
+                      accuracy=accuracy, pairs=1 - accuracy)  # fmt: skip
+    expected = {"held_out.loss": "no difference seen", "held_out.accuracy": "differ"}
+    for pairs in ({"held_out.pairs": "differ"}, {}):
+        found = json.loads(printed(capsys, "a", "b", "--json")[0])["differences"]
+        assert {each["figure"]: each["verdict"] for each in found} == expected | pairs
+        for run in Path("b").iterdir():
+            with open(run / "recipe.yaml", "a", encoding="utf-8") as file:
+                file.write("eval: {pairs: [other.jsonl]}\n")
 
 
 def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatch):
