@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 import transformers
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
+from torch import nn
+from transformers import AutoModelForSequenceClassification
 
-from nlpkit.attention.cache import Cache
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
@@ -22,10 +20,10 @@ from nlpkit.models.layers.head import Head
 from nlpkit.models.layers.packs import last_states
 from nlpkit.models.llama import Config
 from nlpkit.models.llama.model import Model
-from tests._formats import from_hf, to_hf
+from tests._families import decoder
+from tests._families.decoder import CLOSE, LENGTHS, VOCAB
+from tests._formats import from_hf
 
-VOCAB = 61
-LENGTHS = (9, 30, 1, 17)
 SIZES = {
     "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "vocab_size": VOCAB,
@@ -58,100 +56,16 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-class _Tokenizer:
-    vocab_size, bos_id, eos_id, unk_id, pad_id = VOCAB, None, 0, None, None
-
-
-def _theirs(name: str, end: str = "ForCausalLM", **more: Any) -> Any:
-    """Return a model of transformers, whose weights are so large that every part matters."""
+def _theirs(name: str) -> Any:
     family, settings = MODELS[name]
-    torch.manual_seed(0)
     settings = json.loads(json.dumps(settings))  # transformers changes what it is given
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings}, **more)
-    model = getattr(transformers, family + end)(config).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
-    return model
+    config = getattr(transformers, f"{family}Config")(**{**SIZES, **settings})
+    return decoder.drawn(getattr(transformers, f"{family}ForCausalLM"), config)
 
 
-def _opened(directory: Path) -> Model:
-    loaded = hf_model.from_hf("llama", directory, *hf_layout.read(directory))
-    assert loaded.unexpected == ()
-    model = Model(loaded.config, VOCAB).eval()
-    model.load_state_dict(loaded.state)
-    return model
-
-
-@pytest.fixture
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Model]:
-    theirs = _theirs(request.param)
-    theirs.save_pretrained(tmp_path)
-    return theirs, _opened(tmp_path)
-
-
-ALL = pytest.mark.parametrize("pair", MODELS, indirect=True)
-
-
-def _ids(total: int = sum(LENGTHS), seed: int = 0) -> Tensor:
-    return torch.randint(1, VOCAB, (total,), generator=torch.Generator().manual_seed(seed))
-
-
-def _padded(ids: Tensor) -> tuple[Tensor, Tensor]:
-    parts = ids.split(LENGTHS)
-    rows = nn.utils.rnn.pad_sequence([*parts], batch_first=True)
-    return rows, nn.utils.rnn.pad_sequence([torch.ones_like(p) for p in parts], batch_first=True)
-
-
-@ALL
-def test_logits_and_gradients_of_a_pack_equal_transformers_padded_batch(pair) -> None:
-    theirs, model = pair
-    ids, labels = _ids(), _ids(seed=1)
-    rows, mask = _padded(ids)
-    expected = theirs(rows, attention_mask=mask).logits[mask.bool()]
-    for backend in ("reference", "sdpa", "auto"):
-        model.backend = backend
-        hidden = model(LENGTHS, ids)
-        torch.testing.assert_close(model.logits(hidden), expected, atol=1e-5, rtol=1e-5)
-    loss, _ = model.token_loss(hidden, torch.arange(len(ids)), labels)
-    right = F.cross_entropy(expected, labels, reduction="sum")
-    torch.testing.assert_close(loss, right, rtol=1e-6, atol=0)
-    (loss / len(ids)).backward()
-    (right / len(ids)).backward()
-    _, ours = to_hf("llama", model.config, {name: p.grad for name, p in model.named_parameters()})
-    wanted = {name: p.grad for name, p in theirs.named_parameters()}  # a tied table once
-    assert wanted.keys() == ours.keys() - ({"lm_head.weight"} if model.config.tie else set())
-    for name, grad in wanted.items():
-        torch.testing.assert_close(ours[name], grad, atol=1e-5, rtol=1e-4, msg=name)
-
-
-@ALL
-def test_saved_files_open_in_transformers_with_the_same_type(pair, tmp_path) -> None:
-    theirs, model = pair
-    folder = tmp_path / "ours"
-    folder.mkdir()
-    hf_writing.write(folder, *to_hf("llama", model.config, model.state_dict()))
-    again, report = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    assert type(again) is type(theirs)
-    assert not any(report.values()), report
-    rows, mask = _padded(_ids())
-    found, expected = (
-        each(rows, attention_mask=mask).logits[mask.bool()] for each in (again.eval(), theirs)
-    )
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-6)
-    config, state = from_hf("llama", folder)
-    width = {"head_dim": model.config.width_per_head}  # is written in any case
-    assert config == model.config.model_copy(update=width)
-    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
-
-
-@ALL
-def test_generation_with_a_cache_equals_without(pair) -> None:
-    model, ids = pair[1], _ids(24)
-    with torch.no_grad():
-        whole, cache = model((24,), ids), Cache()
-        states = [model((7,), ids[:7], cache=cache)]
-        states += [model((1,), ids[i : i + 1], cache=cache) for i in range(7, 24)]
-        torch.testing.assert_close(torch.cat(states), whole, atol=1e-5, rtol=1e-5)
+@pytest.mark.parametrize("name", MODELS)
+def test_model_is_that_of_transformers(name: str, tmp_path: Path) -> None:
+    decoder.assert_is_theirs("llama", _theirs(name), tmp_path)
 
 
 def test_old_files_with_saved_frequencies_and_few_settings_are_read(tmp_path) -> None:
@@ -165,16 +79,15 @@ def test_old_files_with_saved_frequencies_and_few_settings_are_read(tmp_path) ->
     settings = json.loads((tmp_path / "config.json").read_text())
     old = {name: settings[name] for name in names if name != "num_key_value_heads"}
     (tmp_path / "config.json").write_text(json.dumps(old))
-    ids = _ids(30)
-    model = _opened(tmp_path)
-    expected = theirs(ids[None]).logits[0]
-    torch.testing.assert_close(model.logits(model((30,), ids)), expected, atol=1e-5, rtol=1e-5)
+    model, ids = decoder.opened("llama", tmp_path), decoder.tokens()
+    found = model.logits(model(LENGTHS, ids))
+    torch.testing.assert_close(found, decoder.logits(theirs, ids), **CLOSE)
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "qwen3"])
 def test_classifier_is_that_of_the_variant(name, tmp_path) -> None:
     _theirs(name).save_pretrained(tmp_path)
-    model = _opened(tmp_path)
+    model = decoder.opened("llama", tmp_path)
     model.head = Head(32, 3, 0.0).eval()
     nn.init.normal_(model.head.weight)
     state, labels = model.state_dict(), ["a", "b", "c"]
@@ -185,11 +98,10 @@ def test_classifier_is_that_of_the_variant(name, tmp_path) -> None:
     )
     assert not report["missing_keys"]
     assert theirs.config.architectures == [f"{MODELS[name][0]}ForSequenceClassification"]
-    ids = _ids()
+    ids = decoder.tokens()
     ours = model.head(last_states(model(LENGTHS, ids), LENGTHS))
-    rows, mask = _padded(ids)
-    expected = theirs.eval()(rows, attention_mask=mask).logits
-    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
+    expected = theirs.eval()(**decoder.padded(ids)).logits
+    torch.testing.assert_close(ours, expected, **CLOSE)
     loaded = hf_model.from_hf("llama", tmp_path, *hf_layout.read(tmp_path))
     assert loaded.head is not None
     assert loaded.head.architecture == "ForSequenceClassification"
