@@ -191,8 +191,7 @@ def test_cpm_ant_draws_its_weights_from_the_deviations_said(init: str, layers: i
         assert _std(model, *names) == pytest.approx(wanted, rel=5 / math.sqrt(2 * count)), names
 
 
-@pytest.mark.parametrize(("name", "text"), [("nlg", NLG), ("nlu", NLU)])
-@pytest.mark.parametrize("task_id", [None, 3])
+@pytest.mark.parametrize(("task_id", "name", "text"), [(None, "nlg", NLG), (3, "nlu", NLU)])
 def test_prompt_tuning_changes_the_rows_of_its_prompt_and_nothing_else(
     cpm_ant: Path, tmp_path: Path, name: str, text: str, task_id: int | None
 ) -> None:

@@ -1,6 +1,6 @@
-"""Runs of an encoder outside the package: two losses in a list, evaluation, tasks, adapters.
+"""Runs of an encoder outside the package: two losses in a list, evaluation.
 
-Oracles: the terms by hand, transformers' sequence classifier, runs without a stop.
+Oracles: the terms by hand, runs without a stop. `test_encoder_runs` tunes a BERT for tasks.
 """
 
 import json
@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from peft import PeftModel
 from safetensors.torch import load_file
 
 from nlpkit import cli, recipe
@@ -24,7 +23,6 @@ from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.losses import LossSums
 from nlpkit.train.machine import to_device
 from tests import _processes, _tiny
-from tests._tiny_tasks import rows_of, write_rows
 
 WEIGHT = 0.5
 MLM = "{name: tests.parts.mlm, max_length: 48, weight: 0.5}"
@@ -38,13 +36,6 @@ data: {{train: [TRAIN], valid: [VALID]}}
 objective: [{NSP}, {MLM}]
 train: {{steps: 6, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
   precision: fp32, eval_every: 3, save_every: 3}}
-"""
-TASK = """\
-init_from: START
-data: {train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl]}
-objective: {name: TASK, max_length: 40}
-train: {steps: 6, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmup_steps: 2,
-  precision: fp32, eval_every: 3, save_every: 3, keep: 9}
 """
 
 
@@ -226,89 +217,3 @@ def test_objectives_that_do_not_fit_are_named_with_their_line(
         lines[1:3] = [model]
     with pytest.raises(RecipeError, match=said):
         recipe.load(str(_tiny.write(tmp_path, text="".join(lines))))
-
-
-def _task(run: Path, name: str, *sets: str) -> Path:
-    """Fine-tune the run's last checkpoint for a task; return the checkpoint."""
-    folder = run / f"{name}{len(sets)}"
-    folder.mkdir()
-    for part, seed in (("train", 1), ("valid", 2)):
-        rows = rows_of("classes", 40, seed)
-        if name == "entailment":
-            rows = [{"premise": r["text"], "hypothesis": r["text"][::-1], "label": r["label"]}
-                    for r in rows]  # fmt: skip
-        write_rows(folder / f"{part}.jsonl", rows)
-    text = TASK.replace("START", str(run / "whole/checkpoints/latest")).replace("TASK", name)
-    path = folder / "task.yaml"
-    path.write_text(f"name: {name}\n" + text.replace("FOLDER", str(folder)), encoding="utf-8")
-    _tiny.pretrain(path, folder / "run", *sets)
-    return folder / "run/checkpoints/latest"
-
-
-def _examples(folder: Path, opened: Opened) -> list[dict[str, np.ndarray]]:
-    """Return the examples of the held-out rows, made of texts as the objective makes them."""
-    from nlpkit.data.items import Row
-
-    lines = (folder / "valid.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [Row(json.loads(line), str(folder), n) for n, line in enumerate(lines, 1)]
-    objective, rng = opened.objective, np.random.default_rng(0)
-    made = []
-    for row in rows:
-        ids = objective.encode(list(objective.texts(row)))
-        made.append(objective.example(objective.item(row, ids), rng))
-    return made
-
-
-@pytest.mark.parametrize("name", ["classification", "entailment"])
-def test_tuned_encoder_is_transformers_sequence_classifier(run: Path, name: str) -> None:
-    saved = _task(run, name)
-    theirs, said = transformers.AutoModelForSequenceClassification.from_pretrained(
-        saved, output_loading_info=True
-    )
-    assert type(theirs).__name__ == "BertForSequenceClassification"
-    assert not said["missing_keys"]
-    assert theirs.config.id2label == {0: "bad", 1: "good", 2: "so so"}
-    tensors = load_file(saved / "model.safetensors")
-    assert tensors["classifier.weight"].shape == (3, 32)
-    assert tensors["classifier.bias"].abs().min() > 0  # it is trained
-    opened = open_checkpoint(saved, device="cpu")
-    assert opened.objective.lm_weight == 0  # the family is not causal
-    start, end = (opened.tokenizer.special_id(token) for token in ("[CLS]", "[SEP]"))
-    for made in _examples(saved.parent.parent.parent, opened)[:8]:
-        ids, types = (torch.from_numpy(made[f]) for f in ("input_ids", "token_type_ids"))
-        assert (ids[0], ids[-1]) == (start, end)
-        first = (ids == end).nonzero()[0, 0]
-        assert torch.equal(types, (torch.arange(len(ids)) > first).long())
-        with torch.no_grad():
-            hidden = opened.model((len(ids),), input_ids=ids, token_type_ids=types)
-            ours = opened.model.head(opened.model.summary(hidden, (len(ids),)))
-            expected = theirs.eval()(input_ids=ids[None], token_type_ids=types[None]).logits
-        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
-
-
-def test_tuning_resumes_bit_for_bit_with_its_bias(run: Path) -> None:
-    saved = _task(run, "classification", "train.steps=6", "train.save_every=2")
-    path = saved.parent.parent.parent / "task.yaml"
-    last = _tiny.pretrain_with_stops(path, run / "stopped", [4, 9], "train.save_every=2")
-    assert _same_weights(last, saved)
-
-
-def test_adapters_of_a_tuned_encoder_open_in_peft_and_here(run: Path) -> None:
-    saved = _task(run, "classification", "lora.rank=4")
-    settings = json.loads((saved / "adapter_config.json").read_text())
-    assert settings["modules_to_save"] == ["classifier"]
-    found = {name.rpartition(".")[2] for name in settings["target_modules"]}
-    assert found == {"query", "value"}
-    base = transformers.BertForSequenceClassification.from_pretrained(
-        settings["base_model_name_or_path"], num_labels=3
-    )
-    theirs = PeftModel.from_pretrained(base, saved).eval()
-    opened = open_checkpoint(saved, device="cpu")
-    assert opened.model.head.bias is not None
-    for made in _examples(saved.parent.parent.parent, opened)[:4]:
-        ids, types = (torch.from_numpy(made[f]) for f in ("input_ids", "token_type_ids"))
-        with torch.no_grad():
-            hidden = opened.model((len(ids),), input_ids=ids, token_type_ids=types)
-            ours = opened.model.head(opened.model.summary(hidden, (len(ids),)))
-            expected = theirs(input_ids=ids[None], token_type_ids=types[None]).logits
-        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)

@@ -109,6 +109,14 @@ def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path, family: 
     torch.testing.assert_close(found, logits[0], **CLOSE)
 
 
+@pytest.mark.parametrize(
+    "family",
+    [
+        *("bert", "xlnet"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "roberta", "xlm")),
+    ],
+    indirect=True,
+)
 def test_run_stopped_and_resumed_is_the_whole_one(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")
@@ -141,7 +149,11 @@ def _scores(opened: Opened, ids: torch.Tensor) -> torch.Tensor:
         return opened.model.head(opened.model.summary(hidden, (len(ids),)))
 
 
-@pytest.mark.parametrize("name", ["classification", "entailment"])
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("bert", "classification"), *((family, "entailment") for family in FAMILIES)],
+    indirect=["family"],
+)
 def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: str) -> None:
     saved = _tuned(run, name)
     theirs, report = transformers.AutoModelForSequenceClassification.from_pretrained(

@@ -66,6 +66,11 @@ def run(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize(
+    "family",
+    ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "bart"))],
+    indirect=True,
+)
 def test_run_stopped_and_resumed_is_the_whole_one(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")

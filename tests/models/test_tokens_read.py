@@ -104,7 +104,7 @@ def test_loss_and_gradients_are_those_of_all_states(name: str) -> None:
     _is_the_same(*_case(name))
 
 
-@pytest.mark.parametrize("name", sorted({*CASES} - {"mlm with windows"}))
+@pytest.mark.parametrize("name", ["few", "mlm", "nsp and mlm", "rtd", "tlm"])
 def test_last_layer_computes_no_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, objective, batch = _case(name)
     sizes: list[int] = []
