@@ -30,6 +30,7 @@ FAMILIES = {
     "xlnet": (SIZES.partition(", max_pos")[0], "wordpiece, vocab_size: 120",
               "{name: plm, max_length: 48}", "XLNetLMHeadModel"),
 }  # fmt: skip
+SAME_LAYERS = ("albert", "roberta", "xlm")  # as BERT's
 TRAIN = """\
 train: {steps: 3, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmup_steps: 1,
   precision: fp32, eval_every: 3, save_every: 2}
@@ -113,7 +114,7 @@ def test_checkpoint_opens_in_transformers_with_its_tokenizer(run: Path, family: 
     "family",
     [
         *("bert", "xlnet"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "roberta", "xlm")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SAME_LAYERS),
     ],
     indirect=True,
 )
@@ -149,9 +150,14 @@ def _scores(opened: Opened, ids: torch.Tensor) -> torch.Tensor:
         return opened.model.head(opened.model.summary(hidden, (len(ids),)))
 
 
+# The heads of ALBERT and RoBERTa are compared with transformers' in the tests of these families.
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("bert", "classification"), *((family, "entailment") for family in FAMILIES)],
+    [
+        ("bert", "classification"),
+        *((family, "entailment") for family in ("bert", "xlm", "xlnet")),
+        *(pytest.param(name, "entailment", marks=pytest.mark.slow) for name in SAME_LAYERS[:2]),
+    ],
     indirect=["family"],
 )
 def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: str) -> None:
@@ -184,8 +190,8 @@ def test_tuned_model_is_transformers_classifier(run: Path, family: str, name: st
 @pytest.mark.parametrize(
     "family",
     [
-        *("bert", "xlm", "xlnet"),
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("albert", "roberta")),
+        *("bert", "xlnet"),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in SAME_LAYERS),
     ],
     indirect=True,
 )
