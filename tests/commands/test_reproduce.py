@@ -220,7 +220,7 @@ def test_run_with_a_budget_takes_the_progress_that_was_measured(tmp_path, monkey
     assert reproduce() == 0
     records = [Path(name, "metrics.jsonl").read_text() for name in ("run", "run-reproduced")]
     lines = [[json.loads(line) for line in text.splitlines()] for text in records]
-    assert len(lines[0]) == len(lines[1]) > 4
+    assert len(lines[0]) == len(lines[1]) > 2
     assert lines[0][-1]["held_out"] == lines[1][-1]["held_out"]
     path = Path("run/metrics.jsonl")
     path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))

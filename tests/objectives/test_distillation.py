@@ -162,7 +162,7 @@ def test_teacher_with_another_tokenizer_is_refused(teacher: Path, tmp_path: Path
         _tiny.pretrain(student, tmp_path / "run", *SETS, "tokenizer.vocab_size=100")
 
 
-@pytest.mark.parametrize("first", ["mlm", "wwm"])
+@pytest.mark.parametrize("first", [pytest.param("mlm", marks=pytest.mark.slow), "wwm"])
 def test_masked_objectives_are_distilled(first: str, tmp_path: Path) -> None:
     base = _dotted.recipe("bert").replace("cpm_ant, vocab", "wordpiece, vocab")
     base = base.replace("clm", first)

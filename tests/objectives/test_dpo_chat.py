@@ -106,6 +106,7 @@ def test_rows_that_are_no_pair_are_wrong(tokenizer, values, message: str) -> Non
         _bound(tokenizer, MARKED).texts(_row(**values))
 
 
+@pytest.mark.slow
 def test_run_from_a_chat_model_learns_the_preference_and_answers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -160,7 +160,7 @@ def test_counts_are_in_the_settings_of_a_checkpoint() -> None:
 def test_tokens_of_the_same_contexts_are_near_after_training(method: str) -> None:
     """A text of sentences x y z: 1 and 2 stand for x, 3 and 4 for y, 5 and 6 for z."""
     rng = np.random.default_rng(6)
-    places = rng.integers(1, 3, (400, 3)) + np.array([0, 2, 4])
+    places = rng.integers(1, 3, (100, 3)) + np.array([0, 2, 4])
     objective = _objective(np.bincount(places.ravel()).tolist(), method=method, window=2)
     torch.manual_seed(0)
     model = Model(SIZES, TOKENIZER.vocab_size)

@@ -22,7 +22,16 @@ def _make(name: str, *sets: str) -> without_data.Sketch:
     return without_data.make(recipe.load(name, list(sets)))
 
 
-@pytest.mark.parametrize("name", ["bert", "t5", "cpm_ant", "transformer_two_tokenizers", "vit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("t5", "vit"),
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("bert", "cpm_ant", "transformer_two_tokenizers")
+        ),
+    ],
+)
 def test_sizes_are_those_of_the_run(name: str, tmp_path: Path) -> None:
     resolved = recipe.load(name, [f"out={tmp_path}/run"])
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET), measure=False)

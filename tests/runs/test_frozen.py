@@ -101,6 +101,7 @@ def test_plan_counts_the_teacher(teacher: Path, tmp_path: Path) -> None:
     assert taught["trained_parameters"] == alone["trained_parameters"]
 
 
+@pytest.mark.slow
 def test_selftest_passes_and_says_why_the_noise_floor_is_not_reached(
     teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,7 +109,7 @@ def test_soft_prompt_of_peft_opens_in_ours_and_is_trained_on(start, tmp_path: Pa
     assert open_checkpoint(last).model.soft_prompt.shape == (4, 32)
 
 
-@pytest.mark.parametrize("recipe", [_text, _classes])
+@pytest.mark.parametrize("recipe", [pytest.param(_text, marks=pytest.mark.slow), _classes])
 def test_soft_prompt_run_resumed_equals_an_uninterrupted_one_bit_for_bit(
     recipe, start, tmp_path: Path
 ) -> None:

@@ -43,6 +43,14 @@ FIGURES = {
     "lstm_medium": 20, "lstm_large": 66,
 }  # fmt: skip
 NAMES = [name for name in recipe.packaged() if name.startswith("papers/")]
+# One of each kind; the others differ in their sizes.
+FAST = ("albert_base", "bert_base", "cpm_ant_10b", "electra_small", "gpt3_125m", "lstm_medium",
+        "roberta_base", "t5_v1_1_small", "transformer_base", "unilm_large", "vit_b16",
+        "xlm_xnli15", "xlnet_base")  # fmt: skip
+RECIPES = [
+    name if name.removeprefix("papers/") in FAST else pytest.param(name, marks=pytest.mark.slow)
+    for name in NAMES
+]
 # Released models whose parameters are published, to the last one.
 RELEASED = {
     "bert_base": 110_106_428,  # BertForPreTraining
@@ -116,7 +124,7 @@ def table_of_cards() -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("name", ["papers", "cards"])
+@pytest.mark.parametrize("name", [pytest.param("papers", marks=pytest.mark.slow), "cards"])
 def test_table_of_the_page_is_that_of_the_recipes(name: str) -> None:
     page = Path("docs/papers.md").read_text("utf-8")
     (found,) = re.findall(rf"<!-- {name}.*? -->\n(.*?)<!-- /{name} -->", page, re.DOTALL)
@@ -128,7 +136,7 @@ def test_every_recipe_has_a_figure_or_none() -> None:
     assert {name.removeprefix("papers/") for name in NAMES} == set(FIGURES)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_parameters_are_those_of_the_paper_or_the_recipe_says_why_not(name: str) -> None:
     plan, figure = sketch(name), FIGURES[name.removeprefix("papers/")]
     text = text_of(name)
@@ -140,17 +148,18 @@ def test_parameters_are_those_of_the_paper_or_the_recipe_says_why_not(name: str)
         assert re.search(r"^# Why: ", text, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_second_line_says_what_the_plan_says(name: str) -> None:
     assert text_of(name).splitlines()[1] == f"# takes: {takes(sketch(name))}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RELEASED)
 def test_parameters_are_those_of_the_released_model(name: str) -> None:
     assert sketch(f"papers/{name}").parameters == RELEASED[name]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_tensors_are_those_of_the_model_of_transformers(name: str) -> None:
     plan, ids = sketch(name), hf_writing.TokenIds(pad=0)
     config = plan.part.config.model_copy(update={"attention": ()})  # bands have no parameters
@@ -172,6 +181,7 @@ def test_tensors_are_those_of_the_model_of_transformers(name: str) -> None:
         assert {*trained} <= {*ours}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TABLE_D1)
 def test_parameters_and_flops_of_the_run_are_those_of_gpt_3s_table(name: str) -> None:
     plan, (millions, flops) = sketch(f"papers/{name}"), TABLE_D1[name]
@@ -187,7 +197,7 @@ def test_parameters_and_flops_of_the_run_are_those_of_gpt_3s_table(name: str) ->
         assert 0.75 < ratio < 1  # a table of tokens is multiplied by the 15 % that are masked alone
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RECIPES)
 def test_recipe_names_no_data_that_comes_along(name: str) -> None:
     assert not re.search(r"\bdata/", write_whole(name))
     with pytest.raises(FileError, match="looked in"):
