@@ -80,7 +80,8 @@ class Suite(Sections):
         for section in Sections.model_fields:
             values = {**getattr(self, section), **getattr(task, section)}
             for part in {"train", "valid"} & values.keys() if section == "data" else ():
-                values[part] = [os.path.join(folder, file) for file in values[part]]
+                named = values[part] if isinstance(values[part], list) else [values[part]]
+                values[part] = [os.path.join(folder, f) if isinstance(f, str) else f for f in named]
             whole = section == "objective" and "name" in values
             changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
         named = {each.partition("=")[0].strip() for each in given}
@@ -105,9 +106,12 @@ def load(path_or_name: str) -> Suite:
         near = registry.suggest(path_or_name, names) or f"; shipped: {', '.join(names)}"
         raise FileError(f"{path_or_name}: no such suite{near}")
     document = recipes.read(yaml.read_file(path, path_or_name), show_path(path))
+    mistakes = document.problems
     try:
-        return Suite.model_validate(document.data)
+        suite = Suite.model_validate(document.data)
     except ValidationError as error:
         settings = known.list_settings(document.data, Suite)
-        found = problems.explain(error.errors(include_url=False), document, settings)
-        raise RecipeError([str(each) for each in sorted(found + document.problems)]) from error
+        mistakes = mistakes + problems.explain(error.errors(include_url=False), document, settings)
+    if mistakes:
+        raise RecipeError([str(each) for each in sorted(mistakes)])
+    return suite

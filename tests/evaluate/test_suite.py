@@ -17,7 +17,8 @@ def test_settings_of_a_task_stand_over_those_of_all(tmp_path):
     found = load(
         "name: mine\n"
         "suite: {folder: there, tasks: [gpt1_entail, {recipe: a/b.yaml, train: {lr: 2},"
-        " data: {train: [x.tsv]}, objective: {name: classification, text: t}}]}\n"
+        " data: {train: x.tsv, valid: [{files: y}]},"
+        " objective: {name: classification, text: t}}]}\n"
         "objective: {lm_weight: 0}\ntrain: {lr: 1, epochs: 3}\n",
         tmp_path,
     )
@@ -29,6 +30,7 @@ def test_settings_of_a_task_stand_over_those_of_all(tmp_path):
     # An objective of another name is no change of the recipe's, but another section.
     assert found.list_changes(second, "there", ()) == [
         'name="b"', "train.eval_every=null", 'data.train=["there/x.tsv"]',
+        'data.valid=[{"files": "y"}]',
         'objective={"lm_weight": 0, "name": "classification", "text": "t"}', "train.lr=2",
         "train.epochs=3",
     ]  # fmt: skip
@@ -43,6 +45,8 @@ def test_mistakes_have_their_places(tmp_path):
         f"{file}:4:23: suite.tasks.0.nme: unknown setting, did you mean name?",
         f"{file}:5:10: suite.seeds: must be greater than 0, got 0",
     ]
+    with pytest.raises(RecipeError, match=r"mine.yaml:3:1: name: .*twice"):
+        load("name: x\nsuite: {tasks: [a]}\nname: y\n", tmp_path)
     with pytest.raises(RecipeError, match="b is there twice; give each a name"):
         load("name: x\nsuite: {tasks: [a/b.yaml, b]}\n", tmp_path)
     with pytest.raises(FileError, match=r"^gleu: no such suite, did you mean glue\?$"):
