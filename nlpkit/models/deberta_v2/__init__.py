@@ -103,9 +103,9 @@ class Config(DetectorConfig):
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
-        if self._with_defaults(choice) not in self.default_attention:
-            return (
-                "its attention is disentangled; model.position_buckets, max_distance and terms are "
-                "its settings"
-            )
-        return super().refuses_attention(choice)
+        if self._with_defaults(choice) in self.default_attention:
+            return None
+        return (
+            "its attention is disentangled; model.position_buckets, max_distance and terms are "
+            "its settings"
+        )

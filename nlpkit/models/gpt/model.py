@@ -1,8 +1,8 @@
 """GPT-1 (Radford et al. 2018) over packed sequences, in the layout of transformers' `openai-gpt`.
 
 Post-norm blocks, x = norm(x + sub(x)), learned positions from 0 in every sequence, GELU in its tanh
-form, one table for input and output, no norm after the last block. The layers and the way through
-them are in `layers/gpt.py`, which GPT-2 shares.
+form, one table for input and output, no norm after the last block. The layers are in
+`layers/gpt.py`, which GPT-2 shares, the pass through them in `layers/stack.py`.
 """
 
 from torch import Tensor, nn

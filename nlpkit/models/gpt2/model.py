@@ -1,8 +1,8 @@
 """GPT-2 (Radford et al. 2019) over packed sequences, in the layout of transformers' `gpt2`.
 
 Pre-norm blocks, x = x + sub(norm(x)), a norm after the last block, learned positions from 0 in
-every sequence, GELU in its tanh form, one table for input and output. The layers and the way
-through them are in `layers/gpt.py`, which GPT-1 and GPT-Neo share.
+every sequence, GELU in its tanh form, one table for input and output. The layers are in
+`layers/gpt.py`, which GPT-1 and GPT-Neo share, the pass through them in `layers/stack.py`.
 """
 
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
