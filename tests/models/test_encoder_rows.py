@@ -18,13 +18,17 @@ from tests._families import oracle
 from tests._losses import all_states
 from tests._masked import tokenizer
 
-SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 64}
+SIZES = {
+    "hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48,
+    "max_positions": 64,
+}  # fmt: skip
 NAMES = ("albert", "bert", "distilbert", "roberta", "xlm")
 
 
 def _model(name: str, vocab_size: int = oracle.VOCAB, **more):
     torch.manual_seed(0)
-    config = families.load(name).Config(**SIZES, **more)
+    made = families.load(name).Config
+    config = made(**{key: size for key, size in SIZES.items() if key in made.model_fields}, **more)
     model = families.load_model(name).Model(config, vocab_size).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)

@@ -19,7 +19,10 @@ from tests import _masked
 from tests._letters import Letters
 from tests._losses import all_states
 
-SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "max_positions": 512}
+SIZES = {
+    "hidden_size": 32, "num_layers": 2, "num_heads": 4, "intermediate_size": 48, "head_dim": 8,
+    "max_positions": 512,
+}  # fmt: skip
 RANGES = {"attention": (AttentionChoice.of("seen_range"),)}
 # The family with its other settings; the objectives of the list with theirs.
 CASES: dict[str, tuple[str, dict, dict[str, dict]]] = {
