@@ -44,9 +44,10 @@ def as_it_was():
     the loss compute exp twice, as it was then."""
     refuses = cpu_flash.refuses
 
-    def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
+    def softmax(logits: Tensor, likely: Tensor) -> Tensor:
         normalizer = logits.logsumexp(1, keepdim=True)
-        return (logits - normalizer).exp_(), normalizer
+        likely.copy_(logits - normalizer).exp_()
+        return normalizer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocabulary_head, "_softmax", softmax)

@@ -248,9 +248,7 @@ def _chunk(
     `chosen` and `weights` are (M', 1). The gradient overwrites `likely`.
     """
     smoothing, z_loss = settings.label_smoothing, settings.z_loss
-    torch.softmax(logits, 1, out=likely)
-    # The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
-    normalizer = logits.amax(1, True) - likely.amax(1, True).log_()
+    normalizer = _softmax(logits, likely)
     likelihood = logits.gather(1, chosen)
     if smoothing:
         # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
@@ -267,6 +265,15 @@ def _chunk(
     if weights is not None:
         likely *= weights
     return losses, normalizer.squeeze(1), likely
+
+
+def _softmax(logits: Tensor, likely: Tensor) -> Tensor:
+    """Return the log of the normalizer (M', 1) of logits (M', V); `likely` gets probabilities.
+
+    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
+    """
+    torch.softmax(logits, 1, out=likely)
+    return logits.amax(1, True) - likely.amax(1, True).log_()
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
