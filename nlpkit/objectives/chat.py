@@ -37,7 +37,7 @@ from nlpkit.objectives.tasks.conversations import (
 )
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 
-_CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
+CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 _COLUMNS = {
     "messages": ("messages",),
     "sharegpt": ("conversations",),
@@ -45,7 +45,7 @@ _COLUMNS = {
 }
 _NO_TEMPLATE = (
     "objective.template: the tokenizer has no chat_template (chat_template.jinja, or in "
-    "tokenizer_config.json); set objective.template: chatml"
+    "tokenizer_config.json); "
 )
 
 
@@ -119,6 +119,7 @@ class Objective(LabelTargets, Task):
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("causal", "has_vocabulary")
+    without_template = "set objective.template: chatml"  # what to do
     reads_json = False  # whether an input of generation is a conversation, not a message
 
     def __init__(self, config: Config, tokenizer: Any, model_config: ModelSettings):
@@ -129,7 +130,7 @@ class Objective(LabelTargets, Task):
         self.chatting: _Chatting = tokenizer
         own = config.template if config.template is not None else tokenizer.chat_template
         if own is None:
-            raise ValueError(_NO_TEMPLATE)
+            raise ValueError(_NO_TEMPLATE + self.without_template)
         self.jinja = CHATML if own == "chatml" else own
         self.max_length = config.max_length
         ends = (self._find_end(), tokenizer.eos_id)
@@ -137,7 +138,7 @@ class Objective(LabelTargets, Task):
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
-        return (*(_CHATML_TOKENS if config.template == "chatml" else ()), *config.tokens)
+        return (*(CHATML_TOKENS if config.template == "chatml" else ()), *config.tokens)
 
     @classmethod
     def named_columns(cls, config: Config) -> tuple[str, ...]:

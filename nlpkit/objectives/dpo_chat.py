@@ -9,7 +9,7 @@ messages before both (`prompt`).
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from pydantic import Field as Setting
@@ -17,12 +17,16 @@ from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import LENGTHS
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item
 from nlpkit.objectives import chat
+from nlpkit.objectives.chat import CHATML_TOKENS
 from nlpkit.objectives.dpo import Preferences
 from nlpkit.objectives.tasks.conversations import Messages, read_list
 from nlpkit.objectives.tasks.rows import count_cut, shorten
+
+_TUNE_FIRST = "begin with a model that objective chat has tuned (template: chatml)"
 
 
 class Config(FrozenConfig):
@@ -46,9 +50,6 @@ class Config(FrozenConfig):
         None,
         min_length=1,
         description="chatml, or a template in Jinja; default: the tokenizer's own",
-    )
-    tokens: list[str] = Setting(
-        [], description="special tokens of a template in Jinja that the vocabulary may lack"
     )
     reference: str | None = Setting(
         None,
@@ -82,6 +83,19 @@ class Config(FrozenConfig):
 
 class Objective(Preferences, chat.Objective):
     """Examples and loss of preferences; an item has both conversations."""
+
+    without_template = _TUNE_FIRST
+
+    def __init__(self, config: Any, tokenizer: Any, model_config: ModelSettings):
+        super().__init__(config, tokenizer, model_config)
+        for each in CHATML_TOKENS if config.template == "chatml" else ():
+            if tokenizer.special_id(each) is None:
+                raise ValueError(f"objective.template: the tokenizer has no {each}; {_TUNE_FIRST}")
+
+    @classmethod
+    def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
+        """Return none: the reference has the vocabulary of the run."""
+        return ()
 
     def conversations(self, row: Row) -> tuple[int, tuple[Messages, Messages]]:
         """Return how many messages both begin with, and both conversations; raise `RowError`."""

@@ -118,11 +118,11 @@ class Document:
         return self.places[path]
 
     def locate(self, what: str) -> str:
-        """Return a message, `SETTING: …`, with the place of the setting if it is written."""
+        """Return a message, `SETTING: …`, with the place of the setting, or of what contains it."""
         path = undotted(what.partition(": ")[0])
-        if path not in self.places:
+        if path[:1] not in self.places:
             return what
-        return str(Problem.at(self.places[path], path, what.partition(": ")[2]))
+        return str(Problem.at(self.place(path), path, what.partition(": ")[2]))
 
     def forget(self, path: Path) -> None:
         """Remove the places of the value at `path`, and of all in it."""

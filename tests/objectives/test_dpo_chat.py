@@ -37,7 +37,7 @@ def tokenizer() -> bpe.Tokenizer:
     return made.extended(["<|im_start|>", "<|im_end|>"])
 
 
-def _bound(tokenizer: bpe.Tokenizer, template: str, **settings: object) -> Objective:
+def _bound(tokenizer: bpe.Tokenizer, template: str | None, **settings: object) -> Objective:
     tokenizer.chat_template = template
     return Objective(Config(**{"max_length": 400, **settings}), tokenizer, ModelSettings())
 
@@ -104,6 +104,15 @@ def test_start_of_a_long_conversation_is_cut_alike_and_counted(tokenizer) -> Non
 def test_rows_that_are_no_pair_are_wrong(tokenizer, values, message: str) -> None:
     with pytest.raises(RowError, match=message):
         _bound(tokenizer, MARKED).texts(_row(**values))
+
+
+def test_model_without_the_template_or_its_tokens_has_to_be_tuned_first(tokenizer) -> None:
+    first = "begin with a model that objective chat has tuned"
+    with pytest.raises(ValueError, match=f"the tokenizer has no chat_template .*; {first}"):
+        _bound(tokenizer, None)
+    plain = bpe.Tokenizer.train(TEXTS, bpe.Config(vocab_size=300))
+    with pytest.raises(ValueError, match=rf"the tokenizer has no <\|im_start\|>; {first}"):
+        Objective(Config(template="chatml"), plain, ModelSettings())
 
 
 @pytest.mark.slow
