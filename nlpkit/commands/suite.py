@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from nlpkit.commands._options import Common, RunOptions, argument, option, parse_by, shared
-from nlpkit.disk import user_path
+from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import FileError, RecipeError, RunsFailed, UsageError
 from nlpkit.plural import number_of
 from nlpkit.units import parse_duration
@@ -82,6 +82,8 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
     if common.dry_run:
         log.info(f"{number_of(len(every), 'runs')} in {out}")
         return
+    with name_path_in_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
     failed = _sweep.train_all(every, asked.max_time, log)
     for number, inside in enumerate(runs):
         paths = {side: [run.path for run in of_side] for side, of_side in inside.items()}

@@ -81,6 +81,8 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     assert refused(2, "mine.yaml", *start, "--set", "train.stepz=1") == (
         "task tone: train.stepz: unknown setting, did you mean steps?"
     )
+    said = "nlpkit: mine.yaml/out: cannot be written: a file is where a directory has to be"
+    assert refused(4, "mine.yaml", *start, "--out", "mine.yaml/out") == said
     assert refused(4, "glue", *start).startswith("nlpkit: no such file: glue_data/CoLA/train.tsv")
     text = (folder / "mine.yaml").read_text()
     (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt2"))
