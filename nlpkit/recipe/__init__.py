@@ -164,7 +164,7 @@ def _list_warnings(recipe: Recipe, document: Document) -> tuple[str, ...]:
         if path == ("eval",) and not writes:
             names = ", ".join(section.name for section in recipe.objective)
             why = f"with objective {names}, which generates no answers"
-            reasons = dict.fromkeys(("beam", "length_penalty", "length_penalty_form"), why)
+            reasons |= dict.fromkeys(("beam", "length_penalty", "length_penalty_form"), why)
         for name in [name for name in reasons if not config.is_default(name)]:
             at = (*path, name)
             found.append(Problem.at(document.place(at), at, f"has no effect {reasons[name]}"))

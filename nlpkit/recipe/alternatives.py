@@ -10,15 +10,7 @@ from nlpkit.contracts.abilities import ScoresText, Scoring
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.recipe.fit import (
-    Misfit,
-    classes,
-    load_class,
-    members_of,
-    missing_needs,
-    parts,
-    with_attention,
-)
+from nlpkit.recipe.fit import Misfit, classes, load_class, members_of, missing_needs, with_attention
 from nlpkit.recipe.places import Path
 from nlpkit.recipe.sections import Objective as Section
 
@@ -49,7 +41,7 @@ def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
     method = recipe.eval.pairs_method
     if not scoring:
         able = [n for n in registry.names("objectives") if issubclass(load_class(n), ScoresText)]
-        names = ", ".join(part.name for part in parts(recipe.objective))
+        names = ", ".join(part.name for part in recipe.objective)
         what = f"a model trained with {names} gives a text no probability"
         yield ("eval", "pairs"), f"{what}; with these it does: {', '.join(able)}"
         return

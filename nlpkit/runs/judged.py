@@ -32,12 +32,10 @@ from nlpkit.train.step_sizes import batches_per_epoch, mean_batches
 
 NAME = "pairs"  # of the score
 # The most of a run that its pairs cost by default. A token that is scored counts as one that is
-# trained on: it needs a third of the products, but in float32. In bfloat16 it costs up to 0.83 of
-# it, in float32 0.35 (docs/evaluation.md).
+# trained on: it needs a third of the products, but in float32 (measured: docs/evaluation.md).
 _SHARE = 0.05
 _ORDER = 43  # the seed of the order
 _AT_ONCE = 256  # pairs that are encoded together
-_FEW = 100  # pairs; of fewer the accuracy is known to ± 0.1 at best
 
 
 @dataclass
@@ -105,13 +103,8 @@ def attach(
     bound: Any = objective  # a method of this object alone
     own, bound.scores = objective.compute_scores, (*objective.scores, NAME)
     bound.compute_scores = lambda model: {**own(model), **judge.compute_scores(model)}
-    number, share = len(chosen), f"{100 * judge.share:.2g} % of the run"
+    number, share = len(chosen), f"{100 * judge.share:.1f} % of the run"
     log.info(f"{number:,} of {len(found):,} pairs at each evaluation: at most {share}")
-    if not section.max_pairs and number < min(_FEW, len(found)):
-        log.warn(
-            f"eval.pairs: {number:,} pairs are few; eval.max_pairs sets how many are judged, "
-            "train.eval_every how often"
-        )
     return judge
 
 

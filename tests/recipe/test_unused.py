@@ -78,6 +78,12 @@ def resolve(text: str, *overrides: str) -> Resolved:
                 "--set train.average.every: has no effect with average ema",
             ],
         ),
+        # Beside what objective clm does not read.
+        (
+            CLM,
+            ("train.schedule=cosine", "eval={max_pairs: 9}", "attention.form=local"),
+            ["--set eval: eval.max_pairs: has no effect without eval.pairs"],
+        ),
         # What has an effect.
         (CLM, ("train.schedule=cosine", "eval.beam=1", "attention.form=local"), []),
         (PAIRS, ("model.window=local_m", "eval.beam=2"), []),
