@@ -52,11 +52,17 @@ def _assert_near(got, expected, tolerance):
 
 # --- every kind on every backend -------------------------------------------------------------
 
+# Packs that are like others, or parts of them.
+COVERED = ("one document", "equal", "many")
+
 
 @pytest.mark.parametrize(
     ("pack", "dtype"),
     [
-        *((pack, torch.float32) for pack in PACKS),
+        *(
+            pytest.param(pack, torch.float32, marks=[pytest.mark.slow] * (pack in COVERED))
+            for pack in PACKS
+        ),
         ("ragged", torch.bfloat16),
         *(
             pytest.param(pack, torch.bfloat16, marks=pytest.mark.slow)
@@ -112,7 +118,8 @@ def test_attention_cpm_ant_spans_equal_separate_documents(backend):
 
 
 # To flex they are a mask or a bias like the others'.
-ALIKE = ("block_local", "fixed", "full", "group", "local_window", "relative_bias_causal")
+ALIKE = ("block_local", "causal", "fixed", "full", "group", "local_window", "relative_bias",
+         "relative_bias_causal")  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")

@@ -75,7 +75,8 @@ def _slow(cases: Iterable[Any], fast: Any = None) -> list[Any]:
     return [each if each == fast else pytest.param(each, marks=pytest.mark.slow) for each in cases]
 
 
-@pytest.mark.parametrize("name", _slow(LAYOUTS, "gpt_neox"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_killed_run_goes_on_bit_for_bit(name: str, published, tmp_path: Path) -> None:
     path, whole, run = _tune(tmp_path, published(name), name), tmp_path / "whole", tmp_path / "run"
     disk = Disk(whole, how=KILL)

@@ -380,7 +380,9 @@ def bench(tmp_path_factory: pytest.TempPathFactory):
             *(Uncovered, leaks.find_leaks, "move with their own token"),
             marks=pytest.mark.slow,
         ),
-        (Sampled, texts.check_detection, "with the wrong label"),
+        pytest.param(
+            *(Sampled, texts.check_detection, "with the wrong label"), marks=pytest.mark.slow
+        ),
         (Unread, texts.check_detection, "0 replaced"),
         pytest.param(*(Chance, batching.compare_packed, "max |Δ| / loss"), marks=pytest.mark.slow),
         (Partial, batching.compare_gradients, "targets of rtd are counted as"),

@@ -60,7 +60,13 @@ def _count(config: FrozenConfig, family: str, vocab_size: int) -> int:
     return meta.count_parameters(families.load_model(family).Model, config, vocab_size)
 
 
-@pytest.mark.parametrize("name", SIZED)
+FAST = ("albert", "cpm_ant", "electra", "gru", "llama", "seq2seq", "vit")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SIZED],
+)
 @pytest.mark.parametrize("size", [pytest.param(3_000_000, marks=pytest.mark.slow), 110_000_000])
 def test_every_family_has_the_parameters_that_are_asked_for(name, size):
     settings = sizes.fit_to_size(_family(name), size)

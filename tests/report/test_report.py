@@ -336,7 +336,9 @@ def test_command_prints_the_file_and_imports_no_torch(run: Path, tmp_path: Path)
     assert page.table("Facts")[0][1:] == [str(run), f"{run} (2)"]
 
 
-@pytest.mark.parametrize("ending", ["html", "svg", pytest.param("png", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "ending", ["html", *(pytest.param(each, marks=pytest.mark.slow) for each in ("svg", "png"))]
+)
 def test_same_runs_give_the_same_bytes(runs: dict[str, Path], tmp_path: Path, ending: str) -> None:
     files = [report.write([*runs.values()], tmp_path / f"{n}.{ending}") for n in range(2)]
     first, second = (file.read_bytes() for file in files)
@@ -480,6 +482,7 @@ def browser(tmp_path: Path) -> Iterator[Any]:
     return look
 
 
+@pytest.mark.slow
 def test_browser_shows_the_curves_light_and_dark(
     browser: Any, runs: dict[str, Path], tmp_path: Path
 ) -> None:

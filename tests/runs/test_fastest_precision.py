@@ -56,7 +56,11 @@ def test_batch_decides_and_the_run_keeps_what_it_found(
 
 @pytest.mark.parametrize(
     ("product", "sets"),
-    [("fp32", (AUTO,)), ("bf16", ("train.precision=bf16",)), ("bf16", (AUTO, "train.memory=20GB"))],
+    [
+        ("fp32", (AUTO,)),
+        ("bf16", ("train.precision=bf16",)),
+        pytest.param("bf16", (AUTO, "train.memory=20GB"), marks=pytest.mark.slow),
+    ],
     ids=["slow products", "asked for", "a batch for this type"],
 )
 def test_no_batch_is_timed_where_nothing_is_open(

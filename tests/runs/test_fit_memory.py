@@ -156,6 +156,7 @@ def _metrics(run: Path) -> list[dict]:
     return [record for record in _tiny.metrics(run) if "loss" in record]
 
 
+@pytest.mark.slow
 def test_a_real_run_stays_near_what_was_estimated(tiny: Path, tmp_path: Path) -> None:
     # Whatever this process takes, and a little more: the smallest batches fit.
     here = machine.used_memory(planning.machine.find_device("cpu"))[0]

@@ -64,8 +64,8 @@ def _accuracies(run: Path) -> dict[int, float]:
     ("name", "method", "sets"),
     [
         ("gpt2", "log-probability", ("train.z_loss=1e-3", "train.average={name: ema}")),
-        ("bert", "pll-word-l2r", ()),
-        ("hybrid", "mntp", ()),
+        pytest.param("bert", "pll-word-l2r", (), marks=pytest.mark.slow),
+        pytest.param("hybrid", "mntp", (), marks=pytest.mark.slow),
     ],
 )
 def test_accuracy_of_each_evaluation_is_that_of_judge(

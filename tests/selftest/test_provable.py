@@ -321,7 +321,9 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             *(Cut, texts.check_unmasking, "`unmask(example)`, which returns the example"),
             marks=pytest.mark.slow,
         ),
-        (Drawn, texts.check_detection, "with the wrong label"),
+        pytest.param(
+            *(Drawn, texts.check_detection, "with the wrong label"), marks=pytest.mark.slow
+        ),
         pytest.param(
             *(Silent, texts.check_detection, "with the wrong label"),
             marks=pytest.mark.slow,
@@ -463,6 +465,7 @@ class Copying(proofs_twice.Objective):
         return torch.where(labels == IGNORE, ids, labels)
 
 
+@pytest.mark.slow
 def test_selftest_follows_a_held_out_loss_that_runs_the_model_on_other_tokens(
     tmp_path: Path,
 ) -> None:

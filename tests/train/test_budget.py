@@ -34,9 +34,13 @@ STEPS: dict[str, Callable[[int], float]] = {
 @pytest.mark.parametrize(
     ("kind", "evaluation"),
     [
-        *((kind, 3.0) for kind in STEPS if kind not in ("slowing", "faster")),
-        *(pytest.param(kind, 3.0, marks=pytest.mark.slow) for kind in ("slowing", "faster")),
-        *(("constant", 0.0), ("varying", 60.0)),
+        *(("first one slow", 3.0), ("varying", 60.0)),
+        *(
+            pytest.param(kind, 3.0, marks=pytest.mark.slow)
+            for kind in STEPS
+            if kind != "first one slow"
+        ),
+        pytest.param("constant", 0.0, marks=pytest.mark.slow),
     ],
 )
 def test_run_ends_annealed_within_1_percent_of_its_budget(

@@ -96,14 +96,14 @@ def _fail_at_every_operation(
 
 
 @pytest.mark.parametrize(
-    "first", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 9))]
+    "first", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in range(2, 17))]
 )
 def test_save_whatever_operation_fails_nothing_is_lost(whole, tmp_path: Path, first: int) -> None:
-    """Every eighth operation, from the `first` on."""
+    """Every sixteenth operation, from the `first` on."""
     path, undisturbed = whole
     # mkdir, opens, fsyncs, renames of two saves, of the run's own files, pointers and removals
     ways = [ENOSPC, EIO]
-    count = _fail_at_every_operation(path, undisturbed, tmp_path, ways, first=first, step=8)
+    count = _fail_at_every_operation(path, undisturbed, tmp_path, ways, first=first, step=16)
     assert count > 60
 
 
