@@ -72,6 +72,9 @@ def _pieces(name: str, more: int = 0, **settings: Any) -> Callable[[Path], int]:
     return write
 
 
+DECODERS = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
+}  # fmt: skip
 T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 SENTINELS = [f"▁<extra_id_{i}>" for i in reversed(range(100))]
 # The class, its settings, its tokenizer, and what its tokenizer_config.json says.
@@ -93,6 +96,12 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Callable[[Path], int], dict[str, A
         "GPT2LMHeadModel", {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64},
         _byte_pairs, {},
     ),
+    "qwen2-0.5b": (
+        "Qwen2ForCausalLM",
+        {**DECODERS, "num_key_value_heads": 1, "tie_word_embeddings": True},
+        _byte_pairs, {},
+    ),
+    "pythia-14m": ("GPTNeoXForCausalLM", DECODERS, _byte_pairs, {}),
     "mt5-small": (
         "MT5ForConditionalGeneration", T5S,
         _pieces("spiece.model", 0, user_defined_symbols=SENTINELS, **T5_IDS),
@@ -111,13 +120,15 @@ OLD = (
     "mt5-small",
 )
 
+PADDED = ("mt5-small", "flan-t5-small", "qwen2-0.5b", "pythia-14m")  # more rows than tokens
+
 
 def _publish(folder: Path, layout: str) -> Path:
     name, settings, tokens, tokenizer = LAYOUTS[layout]
     folder.mkdir()
     made, rows = getattr(transformers, name), tokens(folder)
-    if layout in ("mt5-small", "flan-t5-small"):
-        rows += 28  # as they are padded
+    if layout in PADDED:
+        rows += 28
     torch.manual_seed(1)
     model = made(made.config_class(vocab_size=rows, **settings))
     for parameter in model.parameters():

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -62,6 +62,8 @@ class Rope(FrozenConfig):
 
 class RotaryDecoderConfig(ModelConfig):
     """Sizes of a decoder with rotary positions; the defaults are those of LLaMA's 7B."""
+
+    padded_vocabulary: ClassVar[bool] = True  # Qwen2, Pythia
 
     hidden_size: Size = Field(4096, description="width of the residual stream")
     num_layers: Layers = Field(32, description="number of blocks")
