@@ -279,6 +279,7 @@ def test_selftest_finds_a_defect_of_a_fast_form(
         assert not proof(bench.subject)[0]
 
 
+@pytest.mark.slow
 def test_resumed_run_has_the_hashes_of_an_uninterrupted_one(tmp_path: Path) -> None:
     kind = "{kind: lsh, chunk: 4, buckets: 4, rounds: 2, seed: 3}"
     path = _tiny.write(tmp_path, text=GPT2.replace("ATTENTION", kind))

@@ -642,6 +642,7 @@ def test_lora_classifier_opens_in_peft_with_equal_scores(
         )
 
 
+@pytest.mark.slow
 def test_lora_table_goes_on_bit_for_bit_with_new_tokens(classes, tmp_path: Path) -> None:
     path, base = classes
     last = _tiny.pretrain(path, tmp_path / "whole", ON_TABLE)

@@ -263,6 +263,7 @@ train: {steps: 12, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, sche
 
 @pytest.mark.slow  # `test_encoder_runs` resumes runs with dropout
 @pytest.mark.parametrize("sets", [(), ("objective.contiguous=false", "train.workers=1")])
+@pytest.mark.slow
 def test_run_with_dropout_stopped_and_resumed_is_the_uninterrupted_one(tmp_path, sets) -> None:
     path = _tiny.write(tmp_path, text=RECIPE)
     whole = _tiny.pretrain(path, tmp_path / "whole", *sets)

@@ -441,6 +441,7 @@ def test_gradient_norm_that_explodes_is_drawn_on_a_logarithmic_axis(run: Path) -
     assert drawn() == "1 3 10 30 100 300 1000 5 10 15 20 step"
 
 
+@pytest.mark.slow
 def test_run_of_one_step_has_a_page_and_a_picture(tmp_path: Path) -> None:
     run = write_run(tmp_path / "new", 1)
     page = page_of(run, out=tmp_path / "r.html")

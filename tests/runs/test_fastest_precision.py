@@ -155,6 +155,7 @@ def test_timing_changes_no_bit_of_the_run(
     assert _tiny.metrics(tmp_path / "timed") == _tiny.metrics(tmp_path / "given")
 
 
+@pytest.mark.slow
 def test_plan_says_what_the_run_would_choose(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

@@ -34,13 +34,15 @@ UNEQUAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "sides"),
     [
-        (TRANSFORMER, "larger targets"),
-        pytest.param(TRANSFORMER, "larger sources", marks=pytest.mark.slow),
-        pytest.param(TRANSFORMER, "targets without padding", marks=pytest.mark.slow),
-        *(pytest.param(RECURRENT, sides, marks=pytest.mark.slow) for sides in UNEQUAL),
+        *(
+            (TRANSFORMER, s)
+            for s in ("larger targets", "larger sources", "targets without padding")
+        ),
+        *((RECURRENT, sides) for sides in UNEQUAL),
     ],
 )
 def test_checkpoints_of_all_kinds_have_the_end_token_of_each_side(

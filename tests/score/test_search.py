@@ -180,6 +180,7 @@ def test_search_words_of_each_tokenizer(name: str, text: str, words: list[str]) 
 
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.text(), st.text(st.characters(max_codepoint=127))))
+@pytest.mark.slow
 def test_search_words_are_runs_of_word_characters(text: str) -> None:
     # The quick way for ASCII gives what the pattern gives.
     assert get_tokenizer("word", True)(text) == re.findall(r"\w+", text.lower())

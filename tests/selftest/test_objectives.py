@@ -49,6 +49,7 @@ def _bench(folder: Path, *names: str, tokens: int = _provable.FEW) -> Iterator[B
     ],
     ids=["mlm", "nsp+wwm", "sop+span"],
 )
+@pytest.mark.slow
 def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> None:
     with _bench(tmp_path, *names) as bench:
         subject = bench.subject
@@ -155,7 +156,7 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             marks=pytest.mark.slow,
         ),
         pytest.param(*(Kept, texts.count_shown, "100.00% of"), marks=pytest.mark.slow),
-        (Beside, texts.count_shown, "expected 20.00%"),
+        pytest.param(*(Beside, texts.count_shown, "expected 20.00%"), marks=pytest.mark.slow),
         (
             SameDocument,
             texts.check_negatives,

@@ -191,6 +191,7 @@ def test_selftest_of_targets_in_sight_is_a_leak(
     assert "leak" in figure or "move with their own token" in figure
 
 
+@pytest.mark.slow
 def test_selftest_of_a_model_that_gives_nan_proves_nothing(
     shared: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +355,7 @@ def test_selftest_of_a_checkpoint_with_another_weight_is_found(
     assert figure == "1 of 23 tensors differ: norm.weight"
 
 
+@pytest.mark.slow
 def test_selftest_of_a_checkpoint_without_position_in_the_data_is_found(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_bits_per_character_are_undefined_where_the_loss_does_not_say_which_labe
     assert figures["bits_per_character"] is None
 
 
+@pytest.mark.slow
 def test_precision_is_said_and_that_of_the_training_has_its_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

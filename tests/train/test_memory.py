@@ -99,6 +99,7 @@ def test_products_tuning_leaves_the_users_own_choice(monkeypatch: pytest.MonkeyP
     assert os.environ["LRU_CACHE_CAPACITY"] == "16"
 
 
+@pytest.mark.slow
 def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -100,6 +100,7 @@ def test_stopped_run_goes_on_bit_for_bit(tiny: Path, tmp_path: Path, optimizer: 
     assert losses[1] < losses[0]
 
 
+@pytest.mark.slow
 def test_two_optimizers_in_bf16_with_an_average_resume_bit_for_bit(
     tiny: Path, tmp_path: Path
 ) -> None:
@@ -316,6 +317,7 @@ def _plan(path: Path, *sets: str) -> Planned:
     return planning.make(resolved, path.parent / "run", "cpu", Log(QUIET))
 
 
+@pytest.mark.slow
 def test_plan_counts_the_state_of_the_optimizer(tiny: Path) -> None:
     plan = _plan(tiny)
     assert plan.state_bytes == 16 * plan.parameters  # weights, gradients, two moments

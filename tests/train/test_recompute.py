@@ -77,7 +77,10 @@ def _plan(path: Path, *sets: str) -> Planned:
     return planning.make(recipe.load(str(path), list(sets)), path.parent, "cpu", Log(QUIET))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "albert", "xlnet", "t5"])
+@pytest.mark.parametrize(
+    "family",
+    ["gpt2", "t5", *(pytest.param(f, marks=pytest.mark.slow) for f in ("albert", "xlnet"))],
+)
 def test_step_is_the_plain_one_bit_for_bit(folder: Path, family: str) -> None:
     sizes, tokenizer, objective = START[family]
     path = folder / f"{family}.yaml"
