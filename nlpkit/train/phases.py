@@ -44,6 +44,8 @@ def take_lists(given: JsonObject, fields: Mapping[str, FieldInfo]) -> JsonObject
     Raises:
         ValidationError: a list is wrong.
     """
+    if "phases" in given:  # where the lists are kept
+        raise _mistake(("phases",), "unknown setting")
     named = [name for name in TYPES if name in fields and isinstance(given.get(name), list)]
     types: dict[str, Any] = {}
     for name in named:

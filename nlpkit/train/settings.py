@@ -226,7 +226,9 @@ class Config(FrozenConfig):
         """Drop `replay: null` of runs that nlpkit 0.1 began; let rows take the place of tokens."""
         if isinstance(given, dict) and given.get("replay", "") is None:
             given = {name: value for name, value in given.items() if name != "replay"}
-        if isinstance(given, dict) and any(isinstance(given.get(n), list) for n in MAY_CHANGE):
+        if isinstance(given, dict) and (
+            "phases" in given or any(isinstance(given.get(n), list) for n in MAY_CHANGE)
+        ):
             from nlpkit.train.phases import take_lists
 
             given = take_lists(given, cls.model_fields)

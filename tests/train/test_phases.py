@@ -284,6 +284,7 @@ def test_run_with_lengths_equals_one_changed_by_hand_and_one_that_is_stopped(
         ("[]", "objective.max_length: must have at least 1 entry"),
         ("[{value: 3}], lengths: [{value: 3}]", "objective.lengths: unknown setting"),
         ("32, lengths: [{value: 3}]", "objective.lengths: unknown setting"),
+        ("32}\ntrain: {steps: 1, phases: {}", "train.phases: unknown setting"),
     ],
 )  # fmt: skip
 def test_mistakes_in_lengths_are_named_with_their_line(tmp_path, lengths, message) -> None:
