@@ -75,6 +75,17 @@ def _pieces(name: str, more: int = 0, **settings: Any) -> Callable[[Path], int]:
 DECODERS = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48,
 }  # fmt: skip
+
+
+def _with_mask(folder: Path) -> int:
+    """Write the pieces and the added token of DeBERTa v3."""
+    ids = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    names = {"bos_piece": "[CLS]", "eos_piece": "[SEP]", "pad_piece": "[PAD]"}
+    mask = _pieces("spm.model", **ids, **names, unk_piece="[UNK]")(folder)
+    (folder / "added_tokens.json").write_text(json.dumps({"[MASK]": mask}))
+    return mask + 1
+
+
 T5_IDS = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1}
 SENTINELS = [f"▁<extra_id_{i}>" for i in reversed(range(100))]
 # The class, its settings, its tokenizer, and what its tokenizer_config.json says.
@@ -101,6 +112,15 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Callable[[Path], int], dict[str, A
         {**DECODERS, "num_key_value_heads": 1, "tie_word_embeddings": True},
         _byte_pairs, {},
     ),
+    "deberta-v3-small": (
+        "DebertaV2ForMaskedLM",
+        {
+            **DECODERS, "max_position_embeddings": 66, "relative_attention": True,
+            "pos_att_type": ["p2c", "c2p"], "position_buckets": 8, "share_att_key": True,
+            "norm_rel_ebd": "layer_norm", "position_biased_input": False, "type_vocab_size": 0,
+        },
+        _with_mask, {"mask_token": "[MASK]"},
+    ),
     "pythia-14m": ("GPTNeoXForCausalLM", DECODERS, _byte_pairs, {}),
     "mt5-small": (
         "MT5ForConditionalGeneration", T5S,
@@ -120,7 +140,8 @@ OLD = (
     "mt5-small",
 )
 
-PADDED = ("mt5-small", "flan-t5-small", "qwen2-0.5b", "pythia-14m")  # more rows than tokens
+# More rows than tokens.
+PADDED = ("mt5-small", "flan-t5-small", "qwen2-0.5b", "pythia-14m", "deberta-v3-small")
 
 
 def _publish(folder: Path, layout: str) -> Path:

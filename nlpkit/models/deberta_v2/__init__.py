@@ -26,6 +26,7 @@ class Config(DetectorConfig):
     """Sizes of a DeBERTa and of its generator; the vocabulary's comes from the tokenizer."""
 
     CAN: ClassVar[tuple[str, ...]] = ()
+    padded_vocabulary: ClassVar[bool] = True  # v3 has 128,100 rows for 128,001 tokens
     switch: ClassVar[str] = "generator_layers"
     capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_layers")
 
