@@ -17,7 +17,7 @@ from nlpkit.plan import phases
 from nlpkit.runs import fastest_precision
 from nlpkit.runs.planned import Planned
 from nlpkit.runs.trial import Measured, Times, longest_tokens, measure
-from nlpkit.train import machine
+from nlpkit.train import machine, spinning
 from nlpkit.train.budget import KNOWN_BY
 from nlpkit.train.step_sizes import mean_batches
 
@@ -28,6 +28,8 @@ _SAMPLE_BYTES = 1 << 25
 def probe(plan: Planned) -> JsonObject:
     """Return the estimate of time and memory; if memory is too small, `fits` is False."""
     machine.configure_allocator()
+    if plan.device.type == "cpu":  # as in the run: beside other programs it counts most
+        spinning.start()
     if plan.settings.deterministic:
         machine.use_deterministic_algorithms(plan.device)
     found = measure(plan, fastest_precision.probe(plan.settings.precision, plan.device))
