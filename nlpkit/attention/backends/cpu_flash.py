@@ -207,7 +207,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     shared: _Shared = ctx.shared
     Q, K, V, lse, out = ctx.saved_tensors  # (M * H, D) three times, (M * H, 1), (N, H, D)
     tiling = shared.tiling
-    if times := K.ndim - 2 and shared.heads // K.shape[1]:
+    times = shared.heads // K.shape[1] if K.ndim == 3 else 1  # heads of a key
+    if times > 1:
         K, V = tiling.pack_keys(K), tiling.pack_keys(V)
     dO = tiling.pack(grad)
     delta = tiling.pack((grad.to(shared.exact) * out).sum(-1, keepdim=True))  # (M * H, 1)
@@ -236,6 +237,6 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         torch.mul(torch.bmm(dS, tile_K), shared.scale, out=tile.take_rows(dQ))
     collected_grad = grad.new_ones(()) if ctx.needs_input_grad[3] else None
     dq, dk, dv = (tiling.unpack(x.to(grad.dtype)) for x in (dQ, dK, dV))
-    if times:
+    if times > 1:
         dk, dv = (x.unflatten(1, (-1, times)).sum(2) for x in (dk, dv))
     return dq, dk, dv, collected_grad, None
