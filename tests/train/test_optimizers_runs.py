@@ -24,6 +24,7 @@ from nlpkit.runs.planned import Planned
 from nlpkit.train import machine, processes
 from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.optimizers import muon
+from nlpkit.train.state import State
 from tests import _tiny, _tiny_tasks
 from tests._processes import FSDP, SHARDED, launched
 
@@ -222,7 +223,7 @@ def _sharded(rank: int, port: str, name: str, found: Any) -> None:
             for optimizer in made:
                 optimizer.step()
                 optimizer.zero_grad()
-            average.update(step + 1)
+            average.update(State(step=step + 1))
             # A forward pass alone leaves whole parameters behind; the next step has its own.
             with average.applied(), torch.no_grad():
                 net(x)

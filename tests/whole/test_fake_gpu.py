@@ -13,7 +13,7 @@ from tests._attention import KINDS
 from tests._flex_on_fake_cuda import BIASED, HEADS, LENGTHS, WIDTH
 from tests._steps_on_fake_cuda import INPUTS, SIZES, TOTAL
 
-_OWN = ("causal", "full", "local_window")  # of which fused kernels need no mask
+_OWN = ("causal", "full", "hybrid", "local_window")  # of which fused kernels need no mask
 _EXPLICIT = "a mask that is neither full, causal nor a window"
 _NO_FLASH = "flash refused: flash-attn is not installed (pip install flash-attn)"
 _FLOAT32 = "made for float16 and bfloat16, not for float32"
