@@ -28,7 +28,7 @@ RECIPES = Path(__file__).parents[2] / "recipes"
 ROWS = {"cpm_ant_nlg", "cpm_ant_nlu", "gpt1_choice", "gpt1_similarity"}
 # Their loss reads the run of another recipe.
 FROZEN = {"gpt2_distilled", "gpt2_dpo"}
-OWN_TEXT = {"babylm"}  # not shipped; recipe llama has its model
+OWN_TEXT = {"babylm", "babylm_zh"}  # not shipped; recipe llama has its model
 ALL = sorted({path.stem for path in RECIPES.glob("*.yaml")} - ROWS - FROZEN - OWN_TEXT)
 DROPOUT = ("dropout", "residual_dropout", "attention_dropout")
 
