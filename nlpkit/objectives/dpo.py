@@ -35,15 +35,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Config(FrozenConfig):
-    """The columns of a row, the reference model, and how far the model may go from it."""
+class LossConfig(FrozenConfig):
+    """The reference model, and how far the model may go from it."""
 
-    max_length: int = Setting(
-        256, gt=3, description="longest sequence: start, prompt, delimiter and an answer together"
-    )
-    prompt: TextOf = Setting("prompt", description="column of the prompt, or a template")
-    chosen: TextOf = Setting("chosen", description="column of the preferred answer, or a template")
-    rejected: TextOf = Setting("rejected", description="column of the other answer, or a template")
     reference: str | None = Setting(
         None,
         min_length=1,
@@ -55,6 +49,17 @@ class Config(FrozenConfig):
     label_smoothing: float = Setting(
         0.0, ge=0, lt=0.5, description="share of the pairs whose preference is taken to be wrong"
     )
+
+
+class Config(LossConfig):
+    """The columns of a row, the reference model, and how far the model may go from it."""
+
+    max_length: int = Setting(
+        256, gt=3, description="longest sequence: start, prompt, delimiter and an answer together"
+    )
+    prompt: TextOf = Setting("prompt", description="column of the prompt, or a template")
+    chosen: TextOf = Setting("chosen", description="column of the preferred answer, or a template")
+    rejected: TextOf = Setting("rejected", description="column of the other answer, or a template")
 
     # What `generation` asks for.
     choices: ClassVar[None] = None

@@ -15,21 +15,20 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
-from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import LENGTHS
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item
 from nlpkit.objectives import chat
 from nlpkit.objectives.chat import CHATML_TOKENS
-from nlpkit.objectives.dpo import Preferences
+from nlpkit.objectives.dpo import LossConfig, Preferences
 from nlpkit.objectives.tasks.conversations import Messages, read_list
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 
 _TUNE_FIRST = "begin with a model that objective chat has tuned (template: chatml)"
 
 
-class Config(FrozenConfig):
+class Config(LossConfig):
     """The columns of a row, the template, the reference model, and how far the model may go."""
 
     max_length: int = Setting(
@@ -50,17 +49,6 @@ class Config(FrozenConfig):
         None,
         min_length=1,
         description="chatml, or a template in Jinja; default: the tokenizer's own",
-    )
-    reference: str | None = Setting(
-        None,
-        min_length=1,
-        description="checkpoint of the reference model, or its run; default: that of init_from",
-    )
-    beta: float = Setting(
-        0.1, gt=0, le=100, description="β; the smaller, the farther from the reference"
-    )
-    label_smoothing: float = Setting(
-        0.0, ge=0, lt=0.5, description="share of the pairs whose preference is taken to be wrong"
     )
 
     @model_validator(mode="after")
