@@ -60,14 +60,20 @@ def choose_precision(requested: str, device: torch.device) -> tuple[str, str]:
     On a CPU with bf16 units (AMX, or AVX512-BF16 on recent AMD) bf16 is several times as fast as
     fp32. On other CPUs it is slower, up to 60 times.
     """
-    if requested != "auto":
+    if requested == "fp32":
         return requested, "asked for"
+    has_units = _has_bf16_units(device)
+    if requested == "auto":
+        name, units = ("bf16", "with") if has_units else ("fp32", "without")
+        return name, f"{device.type} {units} bf16 units"
+    slow = device.type == "cpu" and not has_units
+    return requested, "asked for" + "; no bf16 units: up to 60 x as slow as fp32" * slow
+
+
+def _has_bf16_units(device: torch.device) -> bool:
     if device.type == "cuda":
-        has_units = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        has_units = device.type == "cpu" and bool(_BF16_UNITS & _cpu_flags())
-    name, units = ("bf16", "with") if has_units else ("fp32", "without")
-    return name, f"{device.type} {units} bf16 units"
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and bool(_BF16_UNITS & _cpu_flags())
 
 
 def _cpu_flags(path: Path = Path("/proc/cpuinfo")) -> set[str]:

@@ -23,6 +23,9 @@ def test_type_is_that_which_the_processor_has_units_for(
     units = "with" if expected == "bf16" else "without"
     assert (name, reason) == (expected, f"cpu {units} bf16 units")
     assert machine.choose_precision("fp32", torch.device("cpu")) == ("fp32", "asked for")
+    name, reason = machine.choose_precision("bf16", torch.device("cpu"))
+    assert name == "bf16"
+    assert ("60 x as slow as fp32" in reason) == (expected == "fp32")
 
 
 def test_where_the_system_does_not_tell_the_type_is_fp32(tmp_path: Path) -> None:
