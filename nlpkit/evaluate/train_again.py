@@ -61,6 +61,9 @@ def load(run: Path, out: Path, status: JsonMapping, should_stop: Callable[[], No
             entry | {"hf": None, "split": None} | read
             for entry, read in zip(entries, found, strict=True)
         ]
+    if status.get("pairs"):
+        found = source.find_recorded(run, plain.base, "pairs", should_stop) or []
+        changes["eval.pairs"] = [path for entry in found for path in entry["files"]]
     if status.get("precision"):
         changes["train.precision"] = status["precision"]
     if fitted := status.get("fitted"):

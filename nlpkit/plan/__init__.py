@@ -117,7 +117,7 @@ def describe(plan: Planned) -> JsonObject:
             "cut": dict(data.train.cut),
             "held_out": _describe_held_out(data, plan.resolved.recipe.eval.baseline),
             **({"pairs": plan.judge.describe()} if plan.judge else {}),
-            "directories": [n for inputs in data.inputs for entry in inputs for n in entry.notes],
+            "directories": [n for of in data.inputs.values() for entry in of for n in entry.notes],
             "vocabulary": plan.vocab_size,
         },
         "packing": {

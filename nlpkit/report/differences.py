@@ -164,6 +164,9 @@ def _find_other_unit(runs: Sequence[History]) -> str | None:
 
 
 def _name_pairs(run: History) -> str:
+    """Return what the run recorded of its pairs; of an older run, the settings that name them."""
+    if pairs := run.status.get("pairs"):
+        return json.dumps(pairs, sort_keys=True)
     return str([(k, v) for k, v in run.settings.items() if k.startswith("eval.") and "pairs" in k])
 
 

@@ -106,6 +106,8 @@ def _list_figures(run: History, last: int) -> Figures:
         if path.is_file()
     }
     found[0, f"{STATUS}: tokenised text", _HASH] = run.status.get("data")
+    pairs = run.status.get("pairs") or {}  # of `eval.pairs`
+    found |= {(0, f"{STATUS}: pairs", name): value for name, value in pairs.items()}
     for record in run.steps:
         found |= {(record["step"], METRICS, name): of for name, of in _flatten(record).items()}
     for step, figures in run.evaluations.items():

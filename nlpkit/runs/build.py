@@ -141,7 +141,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     if inputs[1] or config.valid_fraction:
         valid = build_part(inputs[1] or inputs[0], "valid" if config.valid_fraction else "all")
         held_out = _not_empty("data.valid", Examples(valid, objective, seed, HELD_OUT))
-    data = Data(tokenizer, objective, train, valid, examples, held_out, inputs)
+    files: dict[str, Sequence[Input]] = {"train": inputs[0], "valid": inputs[1]}
+    data = Data(tokenizer, objective, train, valid, examples, held_out, files)
     if resolved.recipe.objective[0].lengths:
         from nlpkit.runs import phased
 
@@ -200,8 +201,7 @@ def bind_objective(
         rows = read_rows(inputs, recipe.data, columns, Counts(), which)
         settings[0] = made[0].complete(settings[0], rows)
     try:
-        parts = zip(made, settings, strict=True)
-        bound = [each(config, tokenizer, part.config) for each, config in parts]
+        bound = [each(of, tokenizer, part.config) for each, of in zip(made, settings, strict=True)]
         objective: Any = bound[0]
         if len(bound) > 1:
             from nlpkit.objectives.several.combined import combine
@@ -252,20 +252,22 @@ def objective_notes(resolved: Resolved, objective: Any) -> Any:
     ]
     if len(notes) == 1:
         return notes[0]
-    of_list = zip(notes, sections, strict=True)
-    return [note | {"weight": section.weight} for note, section in of_list]
+    return [n | {"weight": each.weight} for n, each in zip(notes, sections, strict=True)]
 
 
 def record_files(
-    run: Path, train: Sequence[Input], valid: Sequence[Input], stop: Callable[[], None]
+    run: Path, inputs: Mapping[str, Sequence[Input]], stop: Callable[[], None]
 ) -> None:
     """Write `data_files.json`, from which `nlpkit eval` finds the held-out text of the run."""
-    content = {
-        "directory": str(run.absolute()),
-        "train": [[_entry(file, stop) for file in _single_files(each)] for each in train],
-        "valid": [[_entry(file, stop) for file in _single_files(each)] for each in valid],
+    files = {
+        name: [
+            # A pair of parallel files gives two.
+            [_entry(each, stop) for file in source.files for each in file.parts]
+            for source in sources
+        ]
+        for name, sources in inputs.items()
     }
-    write_json(run / DATA_FILES, content)
+    write_json(run / DATA_FILES, {"directory": str(run.absolute()), **files})
 
 
 def _find_common(train: Sequence[Input], valid: Sequence[Input]) -> list[str]:
@@ -275,11 +277,6 @@ def _find_common(train: Sequence[Input], valid: Sequence[Input]) -> list[str]:
         for inputs in (train, valid)
     )
     return [name for path, name in names.items() if path in trained]
-
-
-def _single_files(source: Input) -> list[TextFile]:
-    """Return the files of a source; a pair of parallel files gives two."""
-    return [each for file in source.files for each in file.parts]
 
 
 def _entry(file: TextFile, stop: Callable[[], None]) -> dict[str, str]:

@@ -4,8 +4,9 @@ The pairs are the first ones of an order that is the same for all runs: other se
 judged by the same pairs, and fewer pairs are among those of a larger number.
 """
 
+import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,13 @@ import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.objective import TrainedModel
+from nlpkit.data.cache import content_hash
 from nlpkit.data.loader import Stream
-from nlpkit.errors import DataError, UsageError
+from nlpkit.errors import DataError, Stopped, TryAgain, UsageError
 from nlpkit.json_types import JsonObject
+from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import pairs
 from nlpkit.runs.likelihood import Encoded, Likelihood
@@ -49,7 +53,10 @@ class Judge:
     share: float  # of the tokens that the run trains on
 
     def compute_scores(self, model: TrainedModel) -> Mapping[str, float]:
-        """Return the accuracy; of several processes each scores a part, with FSDP all of it."""
+        """Return the accuracy; of several processes each scores a part, with FSDP all of it.
+
+        If one process is told to stop, it returns no score, soon: the evaluation is void.
+        """
         processes = PartialState()
         first, step = processes.process_index, processes.num_processes
         if is_sharded(step):
@@ -57,8 +64,11 @@ class Judge:
         numbers = range(first, len(self.encoded) // 2, step)
         encoded = [self.encoded[2 * number + each] for number in numbers for each in (0, 1)]
         self.likelihood.opened = replace(self.likelihood.opened, model=model)
-        with torch.autocast(processes.device.type, enabled=False):  # as `nlpkit judge`
-            log_probs = self.likelihood.compute_log_probs(encoded)
+        try:
+            with torch.autocast(processes.device.type, enabled=False):  # as `nlpkit judge`
+                log_probs = self.likelihood.compute_log_probs(encoded)
+        except (Stopped, TryAgain):
+            return {}
         credit = pairs.Scores(encoded, log_probs).credit().tolist()
         return {NAME: float(np.mean(gather_object(credit) if step > 1 else credit))}
 
@@ -75,8 +85,11 @@ def attach(
     settings: ResolvedTraining,
     stream: Stream,
     log: Log,
+    should_stop: Callable[[], None] = lambda: None,
 ) -> Judge:
     """Give the objective of a run the score `pairs`, and log what it costs.
+
+    A run of one process ends an evaluation when `should_stop` raises.
 
     Raises:
         DataError, FileError: a file is missing, or a pair is malformed or too long.
@@ -86,6 +99,8 @@ def attach(
     path, objective = Path(resolved.recipe.out), data.objective
     opened = Opened(path, part, None, data.tokenizer, objective, {})  # without its model
     likelihood = Likelihood(opened, section.pairs_method)
+    if PartialState().num_processes == 1:
+        likelihood.should_stop = should_stop
     trained = _count_trained(data, settings, stream)
     most = math.inf if section.max_pairs else _SHARE * trained
     chosen: list[Pair] = []
@@ -100,12 +115,34 @@ def attach(
     except (DataError, UsageError) as error:
         raise type(error)(resolved.document.locate(f"eval.pairs: {error}")) from error
     judge = Judge(likelihood, len(found), encoded, total, total / trained)
+    _record(resolved, data, likelihood.method, len(chosen), log)
     bound: Any = objective  # a method of this object alone
     own, bound.scores = objective.compute_scores, (*objective.scores, NAME)
     bound.compute_scores = lambda model: {**own(model), **judge.compute_scores(model)}
     number, share = len(chosen), f"{100 * judge.share:.1f} % of the run"
     log.info(f"{number:,} of {len(found):,} pairs at each evaluation: at most {share}")
     return judge
+
+
+def _record(resolved: Resolved, data: Data, method: str, number: int, log: Log) -> None:
+    """Let the run record its pairs and their files; warn if it was judged by others before."""
+    inputs = pairs.find_files(resolved.recipe.eval.pairs or (), resolved.base)[1]
+    hashes = [content_hash(each, lambda: None) for entry in inputs for each in entry.files]
+    sha256 = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    now = {"judged": number, "method": method, "sha256": sha256}
+    data.inputs[NAME], data.facts[NAME] = inputs, now
+    before = RunDirectory(Path(resolved.recipe.out)).status().get(NAME)
+    if before not in (None, now):
+        log.warn(
+            f"eval.pairs: this run was judged by other pairs so far ({describe(before)}) than from "
+            f"here on ({describe(now)}): the accuracies are not comparable"
+        )
+
+
+def describe(record: JsonObject) -> str:
+    """Return what a run records of its pairs, in words."""
+    files = f"files {str(record['sha256'])[:12]}"
+    return f"{number_of(record['judged'], 'pairs')}, {record['method']}, {files}"
 
 
 def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> float:

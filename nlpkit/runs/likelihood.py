@@ -57,13 +57,17 @@ class Likelihood:
         *,
         of_answers: bool = False,
         tokens_per_batch: int = 4096,
+        should_stop: Callable[[], None] = lambda: None,
     ):
         """Take an opened checkpoint; `of_answers` chooses the default method for answers.
+
+        `should_stop` is called before each batch, and may raise.
 
         Raises:
             UsageError: the objective does not score text, or not by this method.
         """
         self.opened, self.tokens_per_batch = opened, tokens_per_batch
+        self.should_stop = should_stop
         self.objective = _find_scoring(opened.objective)
         methods = self.objective.scoring_methods
         default = self.objective.answer_method if of_answers else methods[0]
@@ -148,6 +152,7 @@ class Likelihood:
             return
         by_length = sorted(sequences, key=len)  # runs of equal length are one call
         for batch in _split(by_length, self.tokens_per_batch):
+            self.should_stop()
             losses = self._compute_losses(batch)
             self._write([scored for sequence in batch for scored in sequence.scored], losses)
 
@@ -161,6 +166,7 @@ class Likelihood:
         if (tree := shared_prefixes.arrange([ids for ids, _ in listed])) is None:
             return False
         for part in tree.split(self.tokens_per_batch):
+            self.should_stop()
             scored = [listed[number][1] for number in tree.order[part]]
             targets = [(each.rows, each.ids) for each in scored]
             with torch.no_grad():

@@ -63,7 +63,7 @@ def read_pairs(files: Sequence[str], base: Path | None = None) -> list[Pair]:
         DataError: `file:line: what` is wrong with a row, or there are no pairs.
         FileError: there is no such file.
     """
-    config, inputs = _find({"train": [_expand(name, base) for name in files]}, base)
+    config, inputs = find_files(files, base)
     pairs = []
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
         place = f"{row.file}:{row.line}"
@@ -85,6 +85,11 @@ def read_pairs(files: Sequence[str], base: Path | None = None) -> list[Pair]:
     if not pairs:
         raise DataError(f"{', '.join(files)}: no pairs")
     return pairs
+
+
+def find_files(names: Sequence[str], base: Path | None) -> tuple[DataConfig, list[Input]]:
+    """Return the files of `read_pairs`, a source for each name, and how they are read."""
+    return _find({"train": [_expand(name, base) for name in names]}, base)
 
 
 def read_named(resolved: Resolved) -> list[Pair]:

@@ -78,7 +78,7 @@ def pretrain(
         save.rehearse(run)
     save.begin(run, checkpoint, state)  # before, nothing is written but the cache
     if accelerator.is_main_process:
-        build.record_files(directory.path, *run.data.inputs, stop.check)
+        build.record_files(directory.path, run.data.inputs, stop.check)
     held_out = _held_out(run)
     metrics = _metrics(run, state) if accelerator.is_main_process else None
     try:
@@ -133,7 +133,7 @@ def prepare(
     if recipe.eval.pairs:
         from nlpkit.runs import judged
 
-        judged.attach(resolved, part, data, settings, stream, log)
+        judged.attach(resolved, part, data, settings, stream, log, stop.check)
     module = _make_module(resolved, part, data, settings)
     parts = resolved, directory, module, stream, device
     precision = from_first(PartialState(), lambda: fastest_precision.choose(*parts))

@@ -59,9 +59,10 @@ class Data:
     valid: Corpus | TaskDataset | None
     examples: Examples
     held_out: Examples | None
-    inputs: tuple[Sequence[Input], Sequence[Input]]  # the files of `data.train`, of `data.valid`
+    inputs: dict[str, Sequence[Input]]  # the files of `train`, `valid` and what else is read
     # By length, of a recipe with a list `objective.max_length`.
     by_length: Mapping[int, Examples] = field(default_factory=dict)
+    facts: JsonObject = field(default_factory=dict)  # more of what is read, for run.json
 
     @property
     def vocab_size(self) -> int:

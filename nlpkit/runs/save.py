@@ -202,6 +202,7 @@ def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:
             precision=run.settings.precision,
             budget_seconds=run.settings.budget_seconds,
             fitted=run.fitted,
+            **run.data.facts,
         )
     run.accelerator.wait_for_everyone()
 

@@ -79,6 +79,8 @@ class HeldOut:
                 if objective.predicts_text:
                     characters += self._characters_of(loss, batch.fields["labels"])
             own = training(None) if objective.scores else {}
+            if world == 1 and stop.raised:  # then `own` may lack scores
+                return None
         sums.reduce(accelerator)
         (characters,) = reduced(accelerator, [characters])
         figures = _figures(sums, characters if objective.predicts_text else None)

@@ -228,6 +228,26 @@ def test_run_with_a_budget_takes_the_progress_that_was_measured(tmp_path, monkey
     assert "lacks the progress of steps" in capsys.readouterr().err
 
 
+def test_pairs_are_those_of_the_run(tmp_path, monkeypatch, capsys):
+    write_texts(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    pair = {"sentence_good": "the 1 ships of 7", "sentence_bad": "the 1 of ships 7"}
+    Path("pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    pretrain("eval.pairs=[pairs.jsonl]", "train.steps=2")
+    assert reproduce() == 0
+    capsys.readouterr()
+    change_status(
+        "run", pairs=json.loads(Path("run/run.json").read_text())["pairs"] | {"judged": 2}
+    )
+    assert reproduce() == 6
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "step 0: run.json: pairs: judged 2 there, 1 here"
+    )
+    Path("pairs.jsonl").write_text(json.dumps(pair | {"sentence_good": "another"}) + "\n")
+    assert reproduce("--out", "again") == 3
+    assert "pairs.jsonl: not the text that run has read" in capsys.readouterr().err
+
+
 def test_tuned_run_starts_on_the_same_weights(runs, trained, capsys):
     sets = [f"data.train=[{trained}/t.txt]", f"data.valid=[{trained}/v.txt]", "train.steps=2"]
     sets += ["train.tokens_per_step=64", "objective.max_length=16", "init_from=run"]

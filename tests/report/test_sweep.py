@@ -225,6 +225,21 @@ def test_losses_and_scores_are_compared_alike(tmp_path, capsys, monkeypatch):
                 file.write("eval: {pairs: [other.jsonl]}\n")
 
 
+def test_pairs_of_other_files_or_number_are_not_compared(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for side in "ab":
+        for seed in (1, 2):
+            write_run(Path(side) / f"seed-{seed}", [1.0], seed=seed, lr=len(side), pairs=0.5)
+    pairs = {"judged": 9, "method": "log-probability", "sha256": "0"}
+    for other in ({}, {"judged": 8}, {"sha256": "1"}, {"method": "mntp"}):
+        for run in [*Path("a").iterdir(), *Path("b").iterdir()]:
+            status = json.loads((run / "run.json").read_text())
+            changed = pairs | (other if run.parent.name == "b" else {})
+            (run / "run.json").write_text(json.dumps(status | {"pairs": changed}))
+        said = printed(capsys, "a", "b")[1]
+        assert ("b is judged by other pairs than a (eval.pairs)" in said) == bool(other)
+
+
 def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     a, b = seeds(tmp_path, "a", [2.0, 2.1], 0.1), seeds(tmp_path, "b", [1.0, 1.1], 0.2)

@@ -2,14 +2,23 @@
 
 import json
 import random
+import signal
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nlpkit import cli, recipe
 from nlpkit import plan as planning
 from nlpkit.checkpoints import files
+from nlpkit.checkpoints.run_directory import DATA_FILES, RunDirectory
+from nlpkit.disk import file_sha256, read_json
+from nlpkit.errors import Stopped, TryAgain
+from nlpkit.runs import judged
+from nlpkit.runs.likelihood import Likelihood
 from nlpkit.train.log import QUIET, Log
+from nlpkit.train.signals import StopFlag
 from tests import _tiny
 from tests._processes import FSDP, launched
 
@@ -72,9 +81,9 @@ def test_accuracy_of_each_evaluation_is_that_of_judge(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, method: str,
     sets: tuple[str, ...],
 ) -> None:  # fmt: skip
-    judged = (f"eval.max_pairs={ALL}", f"eval.pairs_method={method}", "train.best_by=pairs")
+    of_pairs = (f"eval.max_pairs={ALL}", f"eval.pairs_method={method}", "train.best_by=pairs")
     run = tmp_path / "run"
-    _tiny.pretrain(folder / f"{name}.yaml", run, *_sets(folder, *judged, *sets))
+    _tiny.pretrain(folder / f"{name}.yaml", run, *_sets(folder, *of_pairs, *sets))
     found = _accuracies(run)
     assert [*found] == [2, 4]
     for step, accuracy in found.items():
@@ -99,6 +108,56 @@ def test_stopped_run_is_judged_by_the_same_pairs(folder: Path, tmp_path: Path) -
     _tiny.pretrain(path, tmp_path / "whole", *sets)
     _tiny.pretrain_with_stops(path, tmp_path / "stopped", [12], *sets)
     assert _tiny.metrics(tmp_path / "stopped") == _tiny.metrics(tmp_path / "whole")
+
+
+def test_signal_while_pairs_are_scored_ends_the_run_within_a_batch(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, sets = folder / "gpt2.yaml", _sets(folder, f"eval.max_pairs={ALL}")
+    _tiny.pretrain(path, tmp_path / "whole", *sets)
+    stop, batches, write = StopFlag(), list[int](), Likelihood._write
+
+    def write_and_stop(self: Likelihood, *values: Any) -> None:
+        write(self, *values)
+        batches.append(len(batches))
+        stop.signal = signal.SIGINT if len(batches) == 2 else None
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judged, "Likelihood", partial(Likelihood, tokens_per_batch=64))
+        patch.setattr(Likelihood, "_write", write_and_stop)
+        with pytest.raises(Stopped, match="saved at step 2; the same command resumes the run"):
+            _tiny.pretrain(path, tmp_path / "stopped", *sets, stop=stop)
+    assert len(batches) == 2
+    assert _accuracies(tmp_path / "stopped") == {}
+    _tiny.pretrain(path, tmp_path / "stopped", *sets)
+    assert _tiny.metrics(tmp_path / "stopped") == _tiny.metrics(tmp_path / "whole")
+
+
+def test_run_records_its_pairs_and_says_when_they_have_changed(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, file = RunDirectory(tmp_path / "run"), tmp_path / "some.jsonl"
+    lines = (folder / "pairs.jsonl").read_text("utf-8").splitlines(keepends=True)
+    file.write_text("".join(lines), "utf-8")
+    sets = (f"eval.pairs=[{file}]", "eval.max_pairs=9")
+    stop = _tiny.StopAtStep(directory.path, 2)
+    with pytest.raises(TryAgain):
+        _tiny.pretrain(folder / "gpt2.yaml", directory.path, *sets, stop=stop)
+    before = directory.status()["pairs"]
+    assert (before["judged"], before["method"]) == (9, "log-probability")
+    ((entry,),) = read_json(directory.path / DATA_FILES)["pairs"]
+    assert (entry["path"], entry["sha256"]) == (str(file), file_sha256(file))
+    assert "eval.pairs" not in capsys.readouterr().err
+
+    file.write_text("".join(lines[1:]), "utf-8")
+    _tiny.pretrain(folder / "gpt2.yaml", directory.path, *sets)
+    now = directory.status()["pairs"]
+    assert capsys.readouterr().err.split(" ", 2)[2].strip() == (
+        "warning: eval.pairs: this run was judged by other pairs so far (9 pairs, log-probability, "
+        f"files {before['sha256'][:12]}) than from here on (9 pairs, log-probability, files "
+        f"{now['sha256'][:12]}): the accuracies are not comparable"
+    )
+    assert now["sha256"] != before["sha256"]
 
 
 def _plan(path: Path, *sets: str) -> planning.Planned:
