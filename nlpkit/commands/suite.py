@@ -4,23 +4,17 @@ import json
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from nlpkit.commands._options import Common, RunOptions, argument, option, parse_by, shared
+from nlpkit.commands._options import Common, argument, option, parse_by, shared
 from nlpkit.disk import name_path_in_errors, user_path
-from nlpkit.errors import FileError, RecipeError, RunsFailed, UsageError
+from nlpkit.errors import FileError, RunsFailed, UsageError
 from nlpkit.plural import number_of
 from nlpkit.units import parse_duration
 
-if TYPE_CHECKING:
-    from nlpkit.commands._grid import GridRun
-    from nlpkit.evaluate.suite import TaskEntry
-    from nlpkit.json_types import JsonObject
-
-SuiteName = Annotated[str, argument("SUITE", "a file, or shipped, glue or clue")]
+SuiteName = Annotated[str, argument("SUITE", "a file, or shipped, real_en, real_zh, glue or clue")]
 
 
 @dataclass(frozen=True)
@@ -31,6 +25,10 @@ class Asked:
     seeds: int | None = option("--seeds N", "runs of each; default: suite.seeds of SUITE", min=1)
     folder: str | None = option(
         "--folder DIR", "folder of the data; default: suite.folder of SUITE"
+    )
+    nothing: str | None = option(
+        "--nothing DIR",
+        "the suite of a base of the same shape and tokenizer, whose runs from nothing are taken",
     )
     max_time: float | None = option(
         "--max-time TIME",
@@ -52,11 +50,12 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
     command again does what is left. The table is also suite.md in --out, by default
     runs/SUITE-BASE.
     """
-    from nlpkit.commands import _sweep
+    from nlpkit.commands import _suite, _sweep
     from nlpkit.evaluate import suite as suites
     from nlpkit.evaluate import suite_table as table
 
-    found, log = suites.load(suite), common.open_log()
+    of_suite = [each for each in common.overrides or () if each.strip().startswith("suite.")]
+    found, log = suites.load(suite, of_suite), common.open_log()
     settings = found.suite
     start = asked.start or settings.start
     if start is None:
@@ -64,60 +63,40 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("suite trains with one process; start it without a launcher")
     out = user_path(common.out or f"runs/{found.name}-{user_path(start).resolve().name}")
-    sides = {table.PRETRAINED: (start, []), table.NOTHING: (None, _list_random(start))}
-    rows: list[JsonObject] = []
-    runs: list[dict[str, list[GridRun]]] = []
-    for task in settings.tasks:
-        folder = settings.folder if asked.folder is None else asked.folder
-        changes = found.list_changes(task, folder, common.overrides or ())
-        inside = {}
-        for side, (base, more) in sides.items():
-            own = replace(common, overrides=[*changes, *more], out=str(out / task.title / side))
-            inside[side] = _list_runs(task, base, own, asked.seeds or settings.seeds)
-        rows.append(table.start_row(inside[table.PRETRAINED][0].resolved, changes, task.recipe))
-        runs.append(inside)
-    every = [run for inside in runs for side in inside.values() for run in side]
+    nothing = user_path(asked.nothing or out)
+    starts = {
+        table.PRETRAINED: _suite.Start(start, [], out),
+        table.NOTHING: _suite.Start(None, _list_random(start, asked.nothing), nothing),
+    }
+    given = [each for each in common.overrides or () if each not in of_suite]
+    options = replace(common, overrides=given)
+    folder = settings.folder if asked.folder is None else asked.folder
+    planned = _suite.plan(found, starts, options, folder, asked.seeds or settings.seeds)
+    every = [run for task in planned for runs in task.runs.values() for run in runs]
     if common.device not in ("auto", "cpu"):
         _sweep.check_device(every[0])
     if common.dry_run:
-        log.info(f"{number_of(len(every), 'runs')} in {out}")
+        more = f", and at most {_suite.MAX_MORE} more for each side of a task"
+        more = more if settings.rates else ""
+        log.info(f"{number_of(len(every), 'runs')} in {out}{more}")
         return
     with name_path_in_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    failed = _sweep.train_all(every, asked.max_time, log)
-    for number, inside in enumerate(runs):
-        paths = {side: [run.path for run in of_side] for side, of_side in inside.items()}
-        rows[number] = table.add_scores(rows[number], paths)
+    rows, failed = _suite.train(planned, asked.max_time, log)
     text = table.write(rows, f"{found.name}: {start}", out / "suite.md")
     common.print_result(text, suite=found.name, base=start, tasks=rows)
     if failed:
         raise RunsFailed(_sweep.describe_failures(failed, len(every)), failed.values())
 
 
-def _list_runs(task: "TaskEntry", start: str | None, common: Common, seeds: int) -> list["GridRun"]:
-    """Return the checked runs of a task from one start; None: from nothing."""
-    from nlpkit.commands import _sweep, finetune, pretrain
-    from nlpkit.commands._grid import Sweep, list_axes, list_runs
-
-    words = ["finetune", task.recipe, *(["--from", start] if start else [])]
-    load = partial(finetune.load_task, common, task.recipe, finetune.Start(start))
-    asked = Sweep(words, load, common, RunOptions(seeds=seeds))
-    try:
-        runs = list_runs(asked, list_axes(asked))
-    except RecipeError as error:
-        found = [each.removeprefix("--set ") for each in error.problems]
-        raise RecipeError([f"task {task.title}: {each}" for each in found]) from error
-    _sweep.check_surroundings(runs[0])
-    for run in runs:
-        pretrain.check_directory(run.resolved, common, False)
-    return [replace(run, name=str(run.path.relative_to(run.path.parents[2]))) for run in runs]
-
-
-def _list_random(start: str) -> list[str]:
+def _list_random(start: str, other: str | None) -> list[str]:
     """Return the settings of a model like that of the base, with its tokenizer and random weights.
+
+    The tokenizer is that of the runs from nothing in the suite `other`, if it is given.
 
     Raises:
         FileError: the base is no checkpoint of a model of text.
+        UsageError: `other` has another tokenizer.
     """
     from nlpkit.checkpoints import files, tokenizer_files
 
@@ -126,10 +105,30 @@ def _list_random(start: str) -> list[str]:
     path = chosen[0] if chosen else files.find_named(path) or path
     if not (path / "config.json").is_file() or not tokenizer_files.is_there(path):
         raise FileError(f"{start}: no text checkpoint (config.json and a tokenizer) to start from")
-    # It imports torch; a process that has it cannot fork the runs.
+    # These import libraries with threads of their own; a process that has some cannot fork runs.
     with ProcessPoolExecutor(1, get_context("fork")) as pool:
         sections = pool.submit(_describe_model, path.resolve()).result()
+        if other is not None:
+            path = pool.submit(_find_tokenizer, path, user_path(other)).result()
     return [*sections, "init_from=null", f"tokenizer={json.dumps({'path': str(path)})}"]
+
+
+def _find_tokenizer(own: Path, suite: Path) -> Path:
+    """Return the tokenizer of the runs from nothing in a suite; it has to read as `own` does."""
+    from nlpkit.checkpoints import tokenizer_files
+    from nlpkit.checkpoints.run_directory import RECIPE
+    from nlpkit.evaluate.suite_table import NOTHING
+    from nlpkit.recipe import load
+
+    recipe = next(iter(sorted(suite.glob(f"*/{NOTHING}/**/{RECIPE}"))), None)
+    named = None if recipe is None else load(str(recipe)).recipe.tokenizer
+    if named is None or named.path is None:
+        raise UsageError(f"--nothing {suite}: no suite with runs from nothing")
+    path = user_path(named.path)
+    mine, theirs = (tokenizer_files.load(each)[1] for each in (own, path))
+    if not tokenizer_files.reads_alike(mine, theirs):
+        raise UsageError(f"--nothing {suite}: its runs have the tokenizer {path}, another one")
+    return path
 
 
 def _describe_model(checkpoint: Path) -> list[str]:

@@ -7,9 +7,9 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from nlpkit import recipe as recipes
 from nlpkit import registry
@@ -49,6 +49,12 @@ class TaskEntry(Sections):
         return self.name or Path(self.recipe).stem
 
 
+def _check_rates(rates: list[float]) -> list[float]:
+    if len(rates) < 2 or rates != sorted(set(rates)) or rates[0] <= 0:
+        raise ValueError("expected two or more rates that rise, such as [5e-4, 1e-3, 2e-3]")
+    return rates
+
+
 class Settings(FrozenConfig):
     """The section `suite`."""
 
@@ -56,6 +62,12 @@ class Settings(FrozenConfig):
     seeds: int = Field(3, gt=0, description="runs of each task, as many from nothing")
     start: str | None = Field(None, alias="from", description="the base: a run or a checkpoint")
     folder: str = Field("", description="folder of the files in data.train and data.valid here")
+    rates: Annotated[list[float], AfterValidator(_check_rates)] | None = Field(
+        None, description="learning rates to try for each side of a task; default: its recipe's"
+    )
+    max_rows: int | None = Field(
+        None, ge=1, description="first rows of each file in data.train here; default: all"
+    )
 
 
 class Suite(Sections):
@@ -82,6 +94,8 @@ class Suite(Sections):
             for part in {"train", "valid"} & values.keys() if section == "data" else ():
                 named = values[part] if isinstance(values[part], list) else [values[part]]
                 values[part] = [os.path.join(folder, f) if isinstance(f, str) else f for f in named]
+                if part == "train" and self.suite.max_rows is not None:
+                    values[part] = [self._shorten(source) for source in values[part]]
             whole = section == "objective" and "name" in values
             changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
         named = {each.partition("=")[0].strip() for each in given}
@@ -90,9 +104,14 @@ class Suite(Sections):
                 changes = {key: value for key, value in changes.items() if key not in keys}
         return [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *given]
 
+    def _shorten(self, source: object) -> dict[str, object]:
+        """Return files of training rows with the limit of their rows."""
+        limit: dict[str, object] = {"max_rows": self.suite.max_rows}
+        return limit | (source if isinstance(source, dict) else {"files": source})
 
-def load(path_or_name: str) -> Suite:
-    """Return the suite in a file, or the shipped one of that name.
+
+def load(path_or_name: str, overrides: Sequence[str] = ()) -> Suite:
+    """Return the suite in a file, or the shipped one of that name, with changes of it applied.
 
     Raises:
         FileError: there is no such file.
@@ -106,7 +125,9 @@ def load(path_or_name: str) -> Suite:
         near = registry.suggest(path_or_name, names) or f"; shipped: {', '.join(names)}"
         raise FileError(f"{path_or_name}: no such suite{near}")
     document = recipes.read(yaml.read_file(path, path_or_name), show_path(path))
-    mistakes = document.problems
+    mistakes = list(document.problems)
+    for order, override in enumerate(overrides, 1):
+        mistakes += recipes.apply(document, override, order)
     try:
         suite = Suite.model_validate(document.data)
     except ValidationError as error:

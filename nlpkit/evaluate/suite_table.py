@@ -18,18 +18,21 @@ from nlpkit.recipe import Resolved
 from nlpkit.report import history, seeds
 from nlpkit.text_table import aligned
 from nlpkit.train.scores import scores
-from nlpkit.train.state import LOSS
+from nlpkit.train.state import LOSS, held_out_value
 
-PRETRAINED, NOTHING = "pretrained", "from_nothing"
+PRETRAINED, NOTHING, RATES = "pretrained", "from_nothing", "rates"
+_RATE, _RATE_OF_NOTHING = "rate", "rate_from_nothing"
 _WORDS, _COMMONEST = "counted_words", "commonest_answer"
+_TRIED = "of N: the number of rates tried, where the sides differ"
+_END = "(end): the best rate is the lowest or highest one that was tried"
 _LEGEND = "*: a seed has the score of the commonest answer, or none that is defined"
 
 
 def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObject:
     """Return the name of a task, its score, and what counted words and the commonest answer have.
 
-    The score is the first of eval.metrics, or train.best_by, or the first of the task's own. Both
-    figures are None if there are no answers to choose from.
+    The score is the first of eval.metrics, or train.best_by, or the first of the task's own; the
+    loss where text is to be written. Both figures are None if there are no answers to choose from.
 
     Raises:
         DataError: a row of the task is wrong.
@@ -40,7 +43,10 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
     if not issubclass(task, Task):
         raise UsageError(f"{recipe}: objective {objective.name} is of no task")
     best_by = [settings.train.best_by] if settings.train.best_by != LOSS else []
-    score = [*(settings.eval.metrics or ()), *best_by, *task.metrics, LOSS][0]
+    # Text is not written during training, so its scores are not known.
+    written = task.predict is Task.predict
+    metrics = () if written else (*(settings.eval.metrics or ()), *best_by, *task.metrics)
+    score = (*metrics, LOSS)[0]
     row: JsonObject = {"task": settings.name, "score": score, _WORDS: None, _COMMONEST: None}
     if not isinstance(task, Prompted) or objective.config.setting("regression"):
         return row
@@ -60,7 +66,7 @@ def add_scores(row: JsonObject, runs: Mapping[str, Sequence[Path]]) -> JsonObjec
     """Return a row with the scores of its finished runs, and whether the two sides differ."""
     score, row = row["score"], dict(row)
     for side, paths in runs.items():
-        values = [_read_score(path, score) for path in paths if RunDirectory(path).finished()]
+        values = [read_score(path, score) for path in paths if RunDirectory(path).finished()]
         figures = seeds.summary([], [{score: value} for value in values])["figures"]
         row[side] = figures.get(score, {"mean": None, "std": None, "values": []})
         row[side]["commonest"] = sum(_is_commonest(value, row[_COMMONEST]) for value in values)
@@ -69,10 +75,25 @@ def add_scores(row: JsonObject, runs: Mapping[str, Sequence[Path]]) -> JsonObjec
     return row | {"difference": seeds.compare(first, other).verdict if known else None}
 
 
-def _read_score(run: Path, score: str) -> float | None:
-    evaluations = history.read(run, str(run)).evaluations
-    last = evaluations[max(evaluations)] if evaluations else {LOSS: None, "metrics": {}}
+def rank(run: Path, score: str) -> tuple[float, float]:
+    """Return the score of a run and the negated loss; the larger pair is the better run.
+
+    So equal scores, such as those of runs that always give the commonest answer, are told apart.
+    """
+    loss, value = (held_out_value(_read_last(run), name) for name in (LOSS, score))
+    lost = -math.inf if loss is None else -loss
+    return lost if score == LOSS else -math.inf if value is None else value, lost
+
+
+def read_score(run: Path, score: str) -> float | None:
+    """Return the score, or the loss, after the last step; None if it is undefined."""
+    last = _read_last(run)
     return last[LOSS] if score == LOSS else last["metrics"].get(score)
+
+
+def _read_last(run: Path) -> JsonObject:
+    evaluations = history.read(run, str(run)).evaluations
+    return evaluations[max(evaluations)] if evaluations else {LOSS: None, "metrics": {}}
 
 
 def _is_commonest(value: float | None, commonest: float | None) -> bool:
@@ -83,17 +104,36 @@ def _is_commonest(value: float | None, commonest: float | None) -> bool:
 
 def write(rows: Sequence[JsonObject], title: str, file: Path) -> str:
     """Write the table as Markdown; return it as text."""
-    columns = ("task", "score", PRETRAINED, NOTHING, "difference", _WORDS, _COMMONEST)
+    columns = ["task", "score", PRETRAINED, NOTHING, "difference", _WORDS, _COMMONEST]
+    if any(RATES in row for row in rows):
+        columns[3:4] = [_RATE, NOTHING, _RATE_OF_NOTHING]
+        rows = [{**row, **_show_rates(row[RATES])} for row in rows]
     cells = [
-        [name.replace("_", " ") for name in columns],
+        ["rate" if name == _RATE_OF_NOTHING else name.replace("_", " ") for name in columns],
         *([_format(row[column]) for column in columns] for row in rows),
     ]
     lines = [f"| {' | '.join(row)} |" for row in cells]
     lines.insert(1, "|---" * len(columns) + "|")
-    note = [_LEGEND] if any(" *" in cell for row in cells for cell in row) else []
+    notes = {" *": _LEGEND, " of ": _TRIED, " (end)": _END}
+    note = [
+        said for mark, said in notes.items() if any(mark in c for row in cells[1:] for c in row)
+    ]
     text = "\n".join([f"# {title}", "", *lines, "", *note]).rstrip() + "\n"
     write_text(file, text)
     return "\n".join([*aligned(cells, numbers=False), *note])
+
+
+def _show_rates(found: Mapping[str, JsonObject]) -> dict[str, str]:
+    """Return the chosen rate of each side, with what a reader has to know of its search."""
+    several = len({len(side["tried"]) for side in found.values()}) > 1
+    cells = {}
+    for name, side in zip((_RATE, _RATE_OF_NOTHING), (PRETRAINED, NOTHING), strict=True):
+        chosen, tried = found[side]["chosen"], found[side]["tried"]
+        cells[name] = "–" if chosen is None else f"{chosen:g}"
+        cells[name] += f" of {len(tried)}" if several else ""
+        ends = [min(map(float, tried)), max(map(float, tried))] if tried else []
+        cells[name] += " (end)" if chosen in ends else ""
+    return cells
 
 
 def _format(value: object) -> str:

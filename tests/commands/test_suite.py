@@ -67,6 +67,47 @@ def test_each_task_is_tuned_from_the_base_and_from_nothing_and_never_again(base,
     assert changed == [out / "tone/from_nothing/seed-2/metrics.jsonl"]
 
 
+def test_each_side_takes_the_best_of_its_own_rates_and_another_suite_its_runs_from_nothing(
+    base, capsys
+):
+    searched = ("mine.yaml", "--set", "suite.rates=[1e-3, 4e-3]", "--seeds", "1")
+    assert suite(*searched, "--from", str(base), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    out = Path(f"runs/mine-{base.name}")
+    [row] = found["tasks"]
+    for side, side_rates in row["rates"].items():
+        chosen = side_rates["chosen"]
+        assert {"0.001", "0.004"} <= {*side_rates["tried"]}
+        searches = out / "tone" / side / "search"
+        tried = {name: load(str(searches / f"lr-{name}/recipe.yaml")).recipe
+                 for name in side_rates["tried"]}  # fmt: skip
+        assert {name: each.train.lr for name, each in tried.items()} == {
+            name: float(name) for name in tried
+        }
+        # Rows of the held-out file have no part in the choice.
+        assert all(not each.data.valid for each in tried.values())
+        assert {each.data.valid_fraction for each in tried.values()} == {0.1}
+        scored = load(str(out / f"tone/{side}/lr-{chosen}/seed-1/recipe.yaml")).recipe
+        assert (scored.train.lr, scored.data.valid_fraction) == (chosen, 0.0)
+        assert scored.data.valid[0].files == ["valid.jsonl"]
+    heads = (out / "suite.md").read_text().splitlines()[2]
+    assert "| pretrained | rate | from nothing | rate |" in heads
+
+    times = {path: path.stat().st_mtime_ns for path in out.rglob("metrics.jsonl")}
+    gone = out / "tone/pretrained/search/lr-0.004"
+    shutil.rmtree(gone)
+    assert suite(*searched, "--from", str(base), "--json") == 0
+    assert json.loads(capsys.readouterr().out) == found
+    changed = [path for path, time in times.items() if path.stat().st_mtime_ns != time]
+    assert changed == [gone / "metrics.jsonl"]
+
+    shutil.copytree(base, "other", symlinks=True)
+    assert suite(*searched, "--from", "other", "--nothing", str(out), "--json") == 0
+    [of_other] = json.loads(capsys.readouterr().out)["tasks"]
+    assert of_other["from_nothing"] == row["from_nothing"]
+    assert not Path("runs/mine-other/tone/from_nothing").exists()
+
+
 def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     def refused(code: int, *arguments: str) -> str:
         assert suite(*arguments) == code
@@ -87,6 +128,18 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     text = (folder / "mine.yaml").read_text()
     (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt2"))
     assert "objective." in refused(2, "mine.yaml", *start)
+    (folder / "mine.yaml").write_text(text)
+    rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")
+    said = "nlpkit: --set train.lr excludes suite.rates"
+    assert refused(2, *rates, "--set", "train.lr=1") == said
+    assert refused(2, "mine.yaml", *start, "--set", "suite.rates=[2e-3, 1e-3]") == (
+        "--set suite.rates: expected two or more rates that rise, such as [5e-4, 1e-3, 2e-3]"
+    )
+    assert "did you mean rates?" in refused(2, "mine.yaml", *start, "--set", "suite.rate=[1]")
+    said = "nlpkit: --nothing nowhere: no suite with runs from nothing"
+    assert refused(2, "mine.yaml", *start, "--nothing", "nowhere") == said
+    held_out = ("--set", "data.valid=[]", "--set", "data.valid_fraction=0.2")
+    assert "needs rows of data.valid" in refused(2, *rates, *held_out)
     (folder / "mine.yaml").write_text("name: mine\nsuite: {tasks: [gpt2]}\n")
     assert refused(2, "mine.yaml", *start) == "nlpkit: gpt2: objective clm is of no task"
     (folder / "valid.jsonl").write_text('{"text": "x", "label": "other"}\n')

@@ -1,11 +1,16 @@
 """Suites: their files, and the rows of the table."""
 
+import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from nlpkit.commands import _suite
+from nlpkit.commands._options import Common
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import suite, suite_table
+from nlpkit.recipe import load as load_recipe
 
 
 def load(text: str, folder: Path) -> suite.Suite:
@@ -55,7 +60,7 @@ def test_mistakes_have_their_places(tmp_path):
 
 def test_commonest_answer_is_marked_and_too_few_seeds_are_named(tmp_path, monkeypatch):
     values = {"p1": 0.5, "p2": 0.7, "n1": 0.5, "n2": None}
-    monkeypatch.setattr(suite_table, "_read_score", lambda run, score: values[run.name])
+    monkeypatch.setattr(suite_table, "read_score", lambda run, score: values[run.name])
     monkeypatch.setattr(suite_table.RunDirectory, "finished", lambda run: run.path.name != "n3")
     empty = {"counted_words": None, "commonest_answer": None}
     known = {"task": "a", "score": "accuracy", "counted_words": 0.6, "commonest_answer": 0.5}
@@ -77,3 +82,96 @@ def test_commonest_answer_is_marked_and_too_few_seeds_are_named(tmp_path, monkey
         ["| c | mcc | 0.500 | – * | – | – | – |"],
     ]
     assert text[-1] == "*: a seed has the score of the commonest answer, or none that is defined"
+
+
+def _side(rates: list[float]) -> _suite.Side:
+    return _suite.Side(suite.TaskEntry(recipe="a"), None, Common(), 1, tuple(rates))
+
+
+@pytest.mark.parametrize(
+    ("best", "tried", "chosen"),
+    [
+        (2e-3, [1e-3, 2e-3, 4e-3], 2e-3),  # not at an end
+        (8e-3, [1e-3, 2e-3, 4e-3, 8e-3, 0.016], 8e-3),
+        (1.0, [1e-3, 2e-3, 4e-3, 8e-3, 0.016, 0.032], 0.032),  # three more, and no more
+        (2e-4, [1e-3, 2e-3, 4e-3, 5e-4, 2.5e-4, 1.25e-4], 2.5e-4),
+    ],
+)
+def test_search_goes_on_at_the_end_where_the_best_rate_is(monkeypatch, best, tried, chosen):
+    monkeypatch.setattr(_suite.Side, "list_trials", lambda _, rates: [_Run(r) for r in rates])
+    monkeypatch.setattr(suite_table, "rank", lambda path, _: (-abs(math.log(path / best)), 0.0))
+    monkeypatch.setattr(suite_table, "read_score", lambda path, _: path)
+    found, failed = _side([1e-3, 2e-3, 4e-3]).search("accuracy", lambda _: {})
+    assert found == {"chosen": chosen, "tried": {f"{rate:g}": rate for rate in tried}}
+    assert failed == {}
+
+
+def test_a_rate_that_diverges_is_not_chosen_and_one_that_failed_otherwise_ends_the_search(
+    monkeypatch,
+):
+    monkeypatch.setattr(_suite.Side, "list_trials", lambda _, rates: [_Run(r) for r in rates])
+    monkeypatch.setattr(suite_table, "rank", lambda path, _: (path, 0.0))
+    monkeypatch.setattr(suite_table, "read_score", lambda path, _: path)
+    side = _side([1.0, 2.0, 4.0])
+    found, failed = side.search("accuracy", lambda runs: {"4.0": 5} if len(runs) > 1 else {})
+    assert found == {"chosen": 2.0, "tried": {"1": 1.0, "2": 2.0, "4": None}}
+    assert failed == {}
+    found, failed = side.search("accuracy", lambda _: {"1.0": 7})
+    assert (found["chosen"], failed) == (None, {"1.0": 7})
+    diverged = {"1.0": 5, "2.0": 5, "4.0": 5}
+    assert side.search("accuracy", lambda _: diverged) == (
+        {"chosen": None, "tried": {"1": None, "2": None, "4": None}}, diverged
+    )  # fmt: skip
+
+
+@dataclass
+class _Run:
+    path: float
+
+    @property
+    def name(self) -> str:
+        return str(self.path)
+
+
+def test_rates_stand_beside_scores_with_what_was_tried(tmp_path):
+    figure = {"mean": 0.5, "std": None, "values": [0.5], "commonest": 0}
+    rates = {
+        "pretrained": {"chosen": 0.002, "tried": {"0.001": 0.4, "0.002": 0.5}},
+        "from_nothing": {"chosen": 0.001, "tried": {"0.0005": 0.4, "0.001": 0.5, "0.002": None}},
+    }
+    row = {"task": "a", "score": "mcc", "difference": None, "rates": rates}
+    row |= {"pretrained": figure, "from_nothing": figure}
+    row |= {"counted_words": None, "commonest_answer": None}
+    text = suite_table.write([row], "t", tmp_path / "t.md").splitlines()
+    assert (tmp_path / "t.md").read_text().splitlines()[4] == (
+        "| a | mcc | 0.500 | 0.002 of 2 (end) | 0.500 | 0.001 of 3 | – | – | – |"
+    )
+    assert [line.partition(":")[0] for line in text[-2:]] == ["of N", "(end)"]
+
+
+def test_equal_scores_are_told_apart_by_the_loss(tmp_path, monkeypatch):
+    def rank(loss: float, accuracy: float | None) -> tuple[float, float]:
+        figures = {"loss": loss, "metrics": {"accuracy": accuracy}}
+        monkeypatch.setattr(suite_table, "_read_last", lambda _: figures)
+        return suite_table.rank(tmp_path, "accuracy")
+
+    assert rank(9.0, 0.6) > rank(0.6, 0.5) > rank(0.7, 0.5) > rank(0.1, None)
+    assert rank(0.1, None) > rank(0.2, None)
+
+
+def test_suite_shortens_the_training_rows_alone(tmp_path):
+    found = load(
+        "name: mine\nsuite: {tasks: [gpt1_entail], max_rows: 9}\n"
+        "data: {train: [x.tsv, {files: y}], valid: z.tsv}\n",
+        tmp_path,
+    )
+    assert found.list_changes(found.suite.tasks[0], "there", ())[2:] == [
+        'data.train=[{"max_rows": 9, "files": "there/x.tsv"}, {"max_rows": 9, "files": "y"}]',
+        'data.valid=["there/z.tsv"]',
+    ]
+
+
+def test_text_to_be_written_is_judged_by_the_loss():
+    assert suite_table.start_row(load_recipe("gpt2_answers"), (), "gpt2_answers") == {
+        "task": "gpt2_answers", "score": "loss", "counted_words": None, "commonest_answer": None
+    }  # fmt: skip
