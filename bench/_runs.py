@@ -20,21 +20,14 @@ DATA = Path(__file__).resolve().parent.parent.parent / "shared/data"
 
 @dataclass(frozen=True)
 class Task:
-    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged.
-
-    `shown` are figures of `nlpkit eval`: the score, or `loss`. `label` is the column that the
-    commonest answer of the training rows is counted in.
-    """
+    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged."""
 
     name: str
-    base: str
     recipe: str
     files: str
     score: str
-    label: str | None
     epochs: float = 3
     sets: list[str] = field(default_factory=list)
-    shown: tuple[str, ...] = ()
 
     def file(self, data: Path, split: str) -> str:
         """Return the name of a file as YAML."""

@@ -19,22 +19,12 @@ RATE = "5e-4"
 CHINESE = ["zh_lm/clue_small.txt", "zh_lm/wiki_cmrc_contexts.jsonl"]
 CONDITIONS = {"whole words": "wwm", "tokens": "mlm"}
 TASKS = [
-    Task(
-        "ChnSentiCorp",
-        "chinese",
-        "gpt1_classify",
-        "zh_task/chnsenticorp",
-        "accuracy",
-        "label",
-        epochs=1,
-    ),
+    Task("ChnSentiCorp", "gpt1_classify", "zh_task/chnsenticorp", "accuracy", epochs=1),
     Task(
         "CCPM",
-        "chinese",
         "gpt1_choice",
         "zh_task/ccpm",
         "accuracy",
-        "target",
         epochs=1,
         sets=["objective.context=input", "objective.label=target"],
     ),

@@ -14,7 +14,9 @@ from nlpkit.errors import FileError, RunsFailed, UsageError
 from nlpkit.plural import number_of
 from nlpkit.units import parse_duration
 
-SuiteName = Annotated[str, argument("SUITE", "a file, or shipped, real_en, real_zh, glue or clue")]
+SuiteName = Annotated[
+    str, argument("SUITE", "a file, or shipped, shipped_zh, real_en, real_zh, glue or clue")
+]
 
 
 @dataclass(frozen=True)

@@ -175,14 +175,54 @@ OTHERS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_published_files_are_read_as_they_are(name, base, capsys):
-    files = {file: _published.PUBLISHED[task].content for task, file in NAMES[name].items()}
-    for file, content in (files | OTHERS[name]).items():
-        held_out = {"MNLI/train.tsv": "dev_matched.tsv"}.get(file, "dev" + Path(file).suffix)
-        for path in (Path("here", file), Path("here", file).with_name(held_out)):
+def _write(*rows: dict) -> str:
+    # Twice: counted words need two rows.
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows * 2)
+
+
+_CLASSES = _write({"text": "a fine film", "label": 1}, {"text": "a dull film", "label": 0})
+OTHERS["real_en"] = {
+    "sst2.train.jsonl": _CLASSES,
+    "cola.train.jsonl": _CLASSES,
+    "scitail.train.jsonl": _write(
+        {"premise": "It rains.", "hypothesis": "It is wet.", "label": "entails"},
+        {"premise": "It rains.", "hypothesis": "Birds sing.", "label": "neutral"},
+    ),
+    "sick.train.jsonl": _write({"text_a": "A man runs", "text_b": "A man walks", "score": 3.6}),
+    "copa.train.jsonl": _write(
+        {"premise": "It rained.", "question": "effect", "options": ["wet", "dry"], "label": 0}
+    ),
+}
+OTHERS["real_zh"] = {
+    "chnsenticorp.train.jsonl": _CLASSES,
+    "ccpm.train.jsonl": _write({"input": "灯", "options": ["渔灯", "残灯"], "target": 1}),
+    "c3.train.jsonl": _write({"input": "问题：", "options": ["是", "否"], "target": 0}),
+    "kdconv.train.jsonl": _write({"input": "听过吗？", "target": "听过。"}),
+    "ape210k.train.jsonl": _write({"input": "每班多少本？", "target": "x=135/3"}),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"),
+    [
+        ("glue", "14 runs"),
+        ("clue", "14 runs"),
+        # Three rates and one seed for each side.
+        ("real_en", "40 runs"),
+        ("real_zh", "40 runs"),
+        ("shipped_zh", "4 runs"),
+    ],
+)
+def test_files_of_a_suite_are_read_as_they_are(name, runs, base, capsys):
+    files = {file: _published.PUBLISHED[task].content for task, file in NAMES.get(name, {}).items()}
+    for file, content in (files | OTHERS.get(name, {})).items():
+        place = Path("here", file)
+        held_out = {"MNLI/train.tsv": "dev_matched.tsv"}.get(file, f"dev{place.suffix}")
+        if ".train." in file:
+            held_out = file.replace(".train.", ".dev.")
+        for path in (place, place.with_name(held_out)):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
-    asked = (name, "--from", str(base), "--folder", "here", "--dry-run", "--seeds", "1")
-    assert cli.run(["suite", *asked]) == 0
-    assert capsys.readouterr().err.endswith(f"14 runs in runs/{name}-{base.name}\n")
+    asked = (name, "--from", str(base), "--folder", "here" if files or OTHERS.get(name) else "")
+    assert cli.run(["suite", *asked, "--dry-run", "--seeds", "1"]) == 0
+    assert f"{runs} in runs/{name}-{base.name}" in capsys.readouterr().err
