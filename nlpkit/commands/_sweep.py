@@ -11,8 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -26,6 +27,7 @@ from nlpkit.plural import number_of
 if TYPE_CHECKING:
     from nlpkit.train.log import Log
 
+Process = multiprocessing.process.BaseProcess
 _KILLED = 128 + signal.SIGKILL
 _PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -133,17 +135,36 @@ def _train_here(asked: Sweep, runs: Sequence[GridRun], log: "Log") -> None:
             pretrain.train_in_directory(run.resolved, common, change, log, stop)
 
 
-def train_all(runs: Sequence[GridRun], limit: float | None, log: "Log") -> dict[str, int]:
+def train_all(
+    runs: Sequence[GridRun], limit: float | None, log: "Log", jobs: int = 1
+) -> dict[str, int]:
     """Train each run in a process of its own; return the exit codes of those that failed.
 
-    `limit` is in seconds, of all together.
+    `limit` is in seconds, of all together; `jobs` is how many runs are trained at a time.
     """
     from nlpkit.checkpoints import changes
     from nlpkit.checkpoints.run_directory import RunDirectory
 
     end = None if limit is None else time.monotonic() + limit
     failed: dict[str, int] = {}
+    running: dict[Process, tuple[int, GridRun]] = {}
     with _pass_signals_on() as child:
+
+        def collect(most: int) -> None:
+            """Wait until at most so many are running; raise an error if all have to stop."""
+            while len(running) > most:
+                process = child.wait(running)
+                number, run = running.pop(process)
+                code = _exit_code(process)
+                where = f"in run {number} of {len(runs)}; the same command goes on"
+                if child.signal is not None and (code or number < len(runs)):
+                    name = signal.Signals(child.signal).name
+                    raise Stopped(f"stopped by {name} {where}", child.signal)
+                if code == TryAgain.exit_code and end is not None and end - time.monotonic() < 2:
+                    raise TryAgain(f"the time limit is reached {where}")
+                if code:
+                    failed[run.name] = code
+
         for number, run in enumerate(runs, 1):
             log.info(f"run {number} of {len(runs)}: {run.name}")
             directory = RunDirectory(run.path)
@@ -152,44 +173,61 @@ def train_all(runs: Sequence[GridRun], limit: float | None, log: "Log") -> dict[
             if directory.finished() and not changes.check_changes(directory, resolved, True):
                 log.info(f"{run.path} is finished; nothing to do")
                 continue
-            where = f"in run {number} of {len(runs)}; the same command goes on"
             arguments = run.arguments
             if end is not None:
                 left = int(end - time.monotonic())
                 if left < 1:
+                    where = f"in run {number} of {len(runs)}; the same command goes on"
                     raise TryAgain(f"the time limit is reached {where}")
                 arguments = [*arguments, "--max-time", f"{left}s"]
-            code = child.run(arguments)
-            if child.signal is not None and (code or number < len(runs)):
-                name = signal.Signals(child.signal).name
-                raise Stopped(f"stopped by {name} {where}", child.signal)
-            if code == TryAgain.exit_code and end is not None and end - time.monotonic() < 2:
-                raise TryAgain(f"the time limit is reached {where}")
-            if code:
-                failed[run.name] = code
+            running[child.start(arguments)] = number, run
+            collect(jobs - 1)
+        collect(0)
     return failed
 
 
+def _exit_code(process: Process) -> int:
+    """Return the exit code of a process that has ended, as shells do."""
+    code = process.exitcode or 0
+    return code if code >= 0 else 128 - code
+
+
 class _Child:
-    """The process of a run; `signal` is the first signal that came meanwhile."""
+    """The processes of runs; `signal` is the first signal that came meanwhile."""
 
-    signal: int | None = None
-    process: multiprocessing.process.BaseProcess | None = None
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self.processes: list[Process] = []
 
-    def run(self, arguments: Sequence[str]) -> int:
-        """Run `nlpkit ARGUMENTS`, its stdout thrown away; return its exit code, as shells do."""
-        if self.signal is not None:  # it came before this run
-            return 128 + self.signal
+    def start(self, arguments: Sequence[str]) -> Process:
+        """Start `nlpkit ARGUMENTS`, its stdout thrown away."""
         # Before it has handlers of its own, the new process must not pass signals on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
-        context = multiprocessing.get_context("fork")
-        self.process = context.Process(target=_run_child, args=(arguments,))
-        self.process.start()
+        process = multiprocessing.get_context("fork").Process(target=_run_child, args=(arguments,))
+        process.start()
+        self.processes.append(process)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
-        self.process.join()
-        code = self.process.exitcode or 0
-        self.process = None
-        return code if code >= 0 else 128 - code
+        if self.signal is not None:  # it came before this run
+            self.pass_on(self.signal)
+        return process
+
+    def wait(self, processes: Iterable[Process]) -> Process:
+        """Return a process that has ended, as soon as there is one."""
+        by_sentinel = {process.sentinel: process for process in processes}
+        process = by_sentinel[connection.wait([*by_sentinel])[0]]  # type: ignore[index]
+        process.join()
+        self.processes.remove(process)
+        return process
+
+    def run(self, arguments: Sequence[str]) -> int:
+        """Run `nlpkit ARGUMENTS`, its stdout thrown away; return its exit code."""
+        return _exit_code(self.wait([self.start(arguments)]))
+
+    def pass_on(self, number: int) -> None:
+        """Send a signal to the running processes."""
+        for process in self.processes:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
 
 
 @contextmanager
@@ -199,13 +237,14 @@ def _pass_signals_on() -> Iterator[_Child]:
 
     def handle(number: int, _: FrameType | None) -> None:
         child.signal = child.signal or number
-        if child.process is not None and child.process.pid is not None:
-            os.kill(child.process.pid, number)
+        child.pass_on(number)
 
     before = {number: signal.signal(number, handle) for number in _PASSED_ON}
     try:
         yield child
     finally:
+        for process in child.processes:  # those that stop, too
+            process.join()
         for number, handler in before.items():
             signal.signal(number, handler)
 

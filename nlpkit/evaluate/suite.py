@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
@@ -17,9 +17,10 @@ from nlpkit.config import FrozenConfig
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe import known, problems, yaml
-from nlpkit.recipe.places import show_path
+from nlpkit.recipe.places import Document, show_path
 from nlpkit.train.settings import Config
 
+_File = TypeVar("_File", bound=FrozenConfig)
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -124,15 +125,27 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> Suite:
     if not path.is_file():
         near = registry.suggest(path_or_name, names) or f"; shipped: {', '.join(names)}"
         raise FileError(f"{path_or_name}: no such suite{near}")
-    document = recipes.read(yaml.read_file(path, path_or_name), show_path(path))
+    return read(path, path_or_name, Suite, overrides)[0]
+
+
+def read(
+    path: Path, shown: str, kind: type[_File], overrides: Sequence[str] = ()
+) -> tuple[_File, Document]:
+    """Return what a file of a suite or an experiment says, and where; changes of it are applied.
+
+    Raises:
+        FileError: it cannot be read.
+        RecipeError: every mistake in it.
+    """
+    document = recipes.read(yaml.read_file(path, shown), show_path(path))
     mistakes = list(document.problems)
     for order, override in enumerate(overrides, 1):
         mistakes += recipes.apply(document, override, order)
     try:
-        suite = Suite.model_validate(document.data)
+        found = kind.model_validate(document.data)
     except ValidationError as error:
-        settings = known.list_settings(document.data, Suite)
+        settings = known.list_settings(document.data, kind)
         mistakes = mistakes + problems.explain(error.errors(include_url=False), document, settings)
     if mistakes:
         raise RecipeError([str(each) for each in sorted(mistakes)])
-    return suite
+    return found, document

@@ -1,0 +1,221 @@
+"""The file of an experiment: conditions, what is equal, seeds, and what is expected. No torch.
+
+A condition is a recipe with settings of its own, over those that the file has for all conditions.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from nlpkit.config import FrozenConfig
+from nlpkit.disk import user_path
+from nlpkit.errors import RecipeError
+from nlpkit.evaluate import suite
+from nlpkit.json_types import JsonObject
+from nlpkit.recipe.places import Document, undotted
+from nlpkit.train.settings import Words
+from nlpkit.train.state import LOSS
+from nlpkit.units import parse_duration
+
+# The setting that names the part which the others of its section belong to.
+_PARTS = {"model": "family", "tokenizer": "kind", "attention": "kind", "objective": "name"}
+_NAME = r"^\w[\w.-]*$"
+
+
+class Sections(suite.Sections):
+    """Changes to the sections of a recipe; with the name of a part, a section is replaced."""
+
+    model: dict[str, Any] = Field({})
+    tokenizer: dict[str, Any] = Field({})
+    attention: dict[str, Any] = Field({})
+    lora: dict[str, Any] | None = Field(None)
+
+
+class Condition(Sections):
+    """One of what is compared."""
+
+    recipe: str = Field(min_length=1, description="a file, or a packaged recipe")
+    start: str | None = Field(
+        None,
+        alias="from",
+        description="tunes: the run with the same seed of a condition before it, or a checkpoint",
+    )
+    rates: list[float] | None = Field(None, description="in place of those of the file")
+
+
+def _check_duration(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+class Equal(FrozenConfig):
+    """What all conditions without `from` have the same amount of; one of these."""
+
+    steps: int | None = Field(None, gt=0)
+    tokens: int | None = Field(None, gt=0, description="as many whole steps as they fill")
+    words: Words | None = Field(None, description="of the text, such as 10M")
+    time: Annotated[str, AfterValidator(_check_duration)] | None = Field(
+        None, description="of training, such as 10m"
+    )
+    flops: float | None = Field(None, gt=0, description="as many whole steps as they fill")
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if len(given := self.model_dump(exclude_none=True)) != 1:
+            raise ValueError(f"give one of {', '.join(type(self).model_fields)}, not {len(given)}")
+        return self
+
+
+class Expectation(FrozenConfig):
+    """`better` than the other one in a figure, or the `same` within a share of its value."""
+
+    better: str | None = Field(None, description="the condition that is expected to be better")
+    same: str | None = Field(None, description="the condition that is expected to be as good")
+    than: str = Field(description="the condition that it is compared with")
+    by: str = Field(LOSS, description="figure of the evaluation after the last step")
+    within: float | None = Field(None, gt=0, lt=1, description="with same: share of the figure")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if (self.better is None) == (self.same is None):
+            raise ValueError("give better or same")
+        if (self.same is None) != (self.within is None):
+            raise ValueError("within belongs to same, as a share such as 0.02")
+        return self
+
+    @property
+    def first(self) -> str:
+        """The condition that the expectation is about."""
+        return self.better or self.same or ""
+
+    def __str__(self) -> str:
+        if self.better is not None:
+            return f"{self.first} better than {self.than} by {self.by}"
+        return f"{self.first} within {self.within:g} of {self.than} by {self.by}"
+
+
+class Rule(FrozenConfig):
+    """How a verdict is found; see `verdicts`."""
+
+    test: Literal["permutation", "welch"] = "permutation"
+    level: float = Field(0.05, gt=0, lt=0.5, description="the largest p that is a verdict")
+
+
+class Experiment(Sections):
+    """The file."""
+
+    name: str = Field(pattern=_NAME, description="its runs are in runs/NAME")
+    claim: str = Field("", description="in one sentence")
+    paper: str = Field("", description="paper and section")
+    figure: str = Field("", description="what the paper has measured")
+    minutes: float | None = Field(None, gt=0, description="of all runs, on one core")
+    folder: str = Field("", description="folder of the files in data; or --folder")
+    conditions: dict[Annotated[str, Field(pattern=_NAME)], Condition] = Field(min_length=2)
+    equal: Equal | None = Field(None, description="default: what the recipes say")
+    parameters: float | None = Field(
+        None, ge=0, description="share by which sizes may differ; default: not looked at"
+    )
+    rates: list[float] | None = Field(
+        None, min_length=2, description="learning rates to try for each condition"
+    )
+    seeds: int = Field(3, gt=0, description="runs of each condition: seeds 1, 2, …")
+    expect: list[Expectation] = Field(min_length=1)
+    rule: Rule = Rule()
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        names = list(self.conditions)
+        for number, each in enumerate(self.expect):
+            for name in {each.first, each.than} - {*names}:
+                raise ValueError(f"expect.{number}: no condition {name}; {', '.join(names)}")
+            one, two = (self.list_rates(name) for name in (each.first, each.than))
+            if len(one) != len(two):
+                raise ValueError(
+                    f"expect.{number}: {each.first} has {len(one)} rates to try and {each.than} "
+                    f"{len(two)}; give both as many"
+                )
+        return self
+
+    def list_rates(self, name: str) -> list[float]:
+        """Return the learning rates to try for a condition; none if it takes its recipe's."""
+        own = self.conditions[name].rates
+        return (self.rates or []) if own is None else own
+
+    def find_base(self, name: str) -> str | None:
+        """Return the condition that another one begins with, or None."""
+        start = self.conditions[name].start
+        before = list(self.conditions)[: list(self.conditions).index(name)]
+        return start if start in before else None
+
+    def list_changes(self, name: str, folder: str) -> list[str]:
+        """Return the settings of a condition, as `--set` takes them; `folder` has its data."""
+        condition = self.conditions[name]
+        changes: dict[str, object] = {"train.eval_every": None}
+        for section in Sections.model_fields:
+            common = {} if condition.start is not None else getattr(self, section) or {}
+            own = getattr(condition, section) or {}
+            part = _PARTS.get(section, "")
+            values = own if part in own else {**common, **own}
+            for key in {"train", "valid"} & values.keys() if section == "data" else ():
+                named = values[key] if isinstance(values[key], list) else [values[key]]
+                values[key] = [os.path.join(folder, f) if isinstance(f, str) else f for f in named]
+            if values and (part in values or section == "lora"):
+                changes[section] = values
+            else:
+                changes |= {f"{section}.{key}": value for key, value in values.items()}
+        if condition.start is None and self.equal is not None:
+            changes = _without_length(changes) | self.equal_length()
+        return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+
+    def equal_length(self) -> dict[str, object]:
+        """Return the length of training that needs no other figure; else that of a first plan."""
+        assert self.equal is not None
+        given = self.equal.model_dump(exclude_none=True)
+        names = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
+        return {names[key]: value for key, value in given.items() if key in names} or {
+            "train.steps": 1
+        }
+
+    def hash(self) -> str:
+        """Return what identifies the experiment with its rule."""
+        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_length(changes: Mapping[str, object]) -> dict[str, object]:
+    lengths = {f"train.{name}" for name in ("steps", "epochs", "words", "budget")}
+    return {key: value for key, value in changes.items() if key not in lengths}
+
+
+def load(file: str, overrides: list[str]) -> tuple[Experiment, Document]:
+    """Return the experiment in a file, with changes of it applied, and where each setting stands.
+
+    Raises:
+        FileError: there is no such file.
+        RecipeError: every mistake in it.
+    """
+    return suite.read(user_path(file), file, Experiment, overrides)
+
+
+def place(problem: str, name: str, document: Document) -> str:
+    """Return a problem of the recipe of a condition with the line of the file that says it."""
+    key, colon, what = problem.removeprefix("--set ").partition(": ")
+    for path in (("conditions", name, *undotted(key)), undotted(key)):
+        if colon and (path in document.places or path[:-1] in document.places):
+            return document.locate(f"{'.'.join(map(str, path))}: {what}")
+    return f"condition {name}: {problem}"
+
+
+def check_unchanged(before: JsonObject, now: Experiment, document: Document, out: Path) -> None:
+    """Raise `RecipeError` if the file has changed since the first run, naming what has."""
+    data = json.loads(json.dumps(now.model_dump(mode="json", by_alias=True)))
+    changed = [key for key in before | data if before.get(key) != data.get(key)]
+    if not changed:
+        return
+    advice = f"has changed since the first run ({out}); a new experiment needs another name"
+    raise RecipeError([document.locate(f"{key}: {advice}") for key in changed])

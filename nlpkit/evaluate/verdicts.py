@@ -1,0 +1,127 @@
+"""Whether an expectation about two conditions holds, by a rule that is fixed before the first run.
+
+"A is better than B": the exact permutation test over seeds. Of all ways to split the figures of
+both into two groups of their sizes, p is the share in which the first group's mean is at least as
+far above the second's as A's is above B's. A run that diverged is worse than every other.
+"A is the same as B within x": the interval of the difference lies between -x and x times B's mean.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from nlpkit.evaluate.experiment import Expectation, Rule
+from nlpkit.json_types import JsonObject
+from nlpkit.report import seeds
+
+REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
+NO_DIFFERENCE, TOO_FEW = "no difference seen", "too few seeds"
+_MAX_SPLITS = 2_000_000
+DIVERGED = math.nan
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the figures say; `difference` is that of the means in favour of the first condition."""
+
+    verdict: str
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    test: str = "permutation"
+
+    def to_json(self) -> JsonObject:
+        """Return it as plain data."""
+        interval = None if self.low is None else [self.low, self.high]
+        return {
+            "verdict": self.verdict,
+            "difference": self.difference,
+            "interval": interval,
+            "p": self.p,
+            "test": self.test,
+        }
+
+    def __str__(self) -> str:
+        said = [] if self.difference is None else [f"{self.difference:+.4f}"]
+        if self.low is not None:
+            said.append(f"95 % interval {self.low:+.4f} to {self.high:+.4f}")
+        if self.p is not None:
+            said.append(f"p = {self.p:.2g}, {self.test}")
+        return self.verdict + (f" ({'; '.join(said)})" if said else "")
+
+
+def judge(
+    expectation: Expectation, rule: Rule, first: Sequence[float], other: Sequence[float], sign: int
+) -> Verdict:
+    """Return the verdict on figures of seeds, DIVERGED for a run that did; `sign` is 1 or -1.
+
+    With -1 the lower figure is the better one.
+    """
+    if min(len(first), len(other)) < 2:
+        return Verdict(TOO_FEW)
+    if any(map(math.isnan, (*first, *other))):
+        if expectation.same is not None:
+            return Verdict(NOT_REPRODUCED)
+        ranks = _rank([sign * value for value in (*first, *other)])
+        first, other, difference = ranks[: len(first)], ranks[len(first) :], None
+    else:
+        first, other = ([sign * value for value in side] for side in (first, other))
+        difference = seeds.compare(other, first)
+    if expectation.within is not None and difference is not None:
+        return _judge_same(expectation.within * abs(statistics.fmean(other)), difference)
+    if rule.test == "welch" and difference is not None:
+        return _judge_welch(rule, difference)
+    p, reverse, least = _permute(first, other)
+    verdict = REPRODUCED if p <= rule.level else NO_DIFFERENCE
+    verdict = NOT_REPRODUCED if reverse <= rule.level else verdict
+    verdict = TOO_FEW if least > rule.level else verdict
+    if difference is None:
+        return Verdict(verdict, p=p)
+    return Verdict(verdict, difference.difference, difference.low, difference.high, p)
+
+
+def _judge_same(reach: float, found: seeds.Difference) -> Verdict:
+    assert found.low is not None
+    assert found.high is not None
+    verdict = TOO_FEW
+    if -reach <= found.low and found.high <= reach:
+        verdict = REPRODUCED
+    elif found.low > reach or found.high < -reach:
+        verdict = NOT_REPRODUCED
+    return Verdict(verdict, found.difference, found.low, found.high, test=found.test)
+
+
+def _judge_welch(rule: Rule, found: seeds.Difference) -> Verdict:
+    assert found.p is not None
+    verdict = NO_DIFFERENCE
+    if found.p / 2 <= rule.level:  # both are one-sided
+        verdict = REPRODUCED if found.difference > 0 else NOT_REPRODUCED
+    p = found.p / 2 if found.difference > 0 else 1 - found.p / 2
+    return Verdict(verdict, found.difference, found.low, found.high, p, found.test)
+
+
+def _rank(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value, 0 for those that are not a number; equal ones share theirs."""
+    known = sorted(value for value in values if not math.isnan(value))
+    return [
+        0.0 if math.isnan(value) else 1 + known.index(value) + (known.count(value) - 1) / 2
+        for value in values
+    ]
+
+
+def _permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Return p, that of the opposite, and the least p that so many seeds can have."""
+    values, size = [*first, *other], len(first)
+    splits = math.comb(len(values), size)
+    if splits > _MAX_SPLITS:
+        found = seeds.compare(other, first)
+        p = (found.p or 0) / 2 if found.difference > 0 else 1 - (found.p or 0) / 2
+        return p, 1 - p, 0.0
+    sums = [math.fsum(group) for group in combinations(values, size)]
+    reached, slack = math.fsum(first), 1e-9 * max(1, *map(abs, values))
+    above = sum(each >= reached - slack for each in sums)
+    below = sum(each <= reached + slack for each in sums)
+    return above / splits, below / splits, 1 / splits

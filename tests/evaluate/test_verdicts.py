@@ -1,0 +1,89 @@
+"""Verdicts on expectations: the permutation test is scipy's, and what few seeds can say."""
+
+import math
+from itertools import chain
+
+import numpy as np
+import pytest
+from scipy.stats import permutation_test
+
+from nlpkit.evaluate import verdicts
+from nlpkit.evaluate.experiment import Expectation, Rule
+
+BETTER = Expectation(better="a", than="b")
+NAN = verdicts.DIVERGED
+
+
+def judge(first: list[float], other: list[float], sign: int = 1, **rule: object):
+    return verdicts.judge(BETTER, Rule(**rule), first, other, sign)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(3, 3), (4, 3), (5, 5)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_p_is_that_of_the_exact_permutation_test(sizes: tuple[int, int], sign: int) -> None:
+    draw = np.random.default_rng(sum(sizes))
+    first, other = draw.normal(0.5, 1, sizes[0]), draw.normal(0, 1, sizes[1])
+    expected = permutation_test(
+        (sign * first, sign * other),
+        lambda x, y: np.mean(x) - np.mean(y),
+        n_resamples=np.inf,
+        alternative="greater",
+    )
+    found = judge(first.tolist(), other.tolist(), sign)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.difference == pytest.approx(sign * (first.mean() - other.mean()))
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "verdict"),
+    [
+        ([3.0, 4.0, 5.0], [0.0, 1.0, 2.0], "reproduced"),
+        ([0.0, 1.0, 2.0], [3.0, 4.0, 5.0], "not reproduced"),
+        ([0.0, 1.0, 5.0], [3.0, 4.0, 2.0], "no difference seen"),
+        ([3.0, 4.0], [0.0, 1.0], "too few seeds"),  # 1 of 6 splits is the least p
+        ([3.0], [0.0], "too few seeds"),
+        ([3.0, 4.0, 5.0], [NAN, NAN, NAN], "reproduced"),
+        ([NAN, 4.0, 5.0], [NAN, 3.0, 2.0], "no difference seen"),
+    ],
+)
+def test_verdict(first: list[float], other: list[float], verdict: str) -> None:
+    assert judge(first, other).verdict == verdict
+
+
+def test_lower_is_better_where_the_figure_says_so() -> None:
+    assert judge([0.0, 1.0, 2.0], [3.0, 4.0, 5.0], -1).verdict == "reproduced"
+
+
+def test_welch_is_one_sided_and_needs_no_permutation() -> None:
+    found = judge([3.0, 3.1], [1.0, 1.1], test="welch")
+    assert (found.verdict, found.test) == ("reproduced", "Welch")
+    assert judge([1.0, 1.1], [3.0, 3.1], test="welch").verdict == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict"),
+    [
+        ([1.0, 1.001, 1.002], "reproduced"),
+        ([2.0, 2.001, 2.002], "not reproduced"),
+        ([0.0, 1.0, 2.0], "too few seeds"),  # the interval is wider than what is allowed
+        ([1.0, 1.0, NAN], "not reproduced"),
+    ],
+)
+def test_the_same_within_a_share(first: list[float], verdict: str) -> None:
+    same = Expectation(same="a", than="b", within=0.02)
+    found = verdicts.judge(same, Rule(), first, [1.0, 1.001, 0.999], -1)
+    assert found.verdict == verdict
+
+
+def test_equal_settings_are_seldom_called_different() -> None:
+    draw = np.random.default_rng(7)
+    sets = draw.normal(size=(400, 2, 3)).tolist()
+    found = [judge(*each).verdict for each in sets]
+    # One-sided at 0.05 each way: at most a tenth, 40; 5 standard errors above.
+    assert 0 < found.count("reproduced") + found.count("not reproduced") <= 70
+
+
+def test_ranks_of_ties() -> None:
+    ranks = verdicts._rank([2.0, 2.0, NAN, 5.0])
+    assert ranks == [1.5, 1.5, 0.0, 3.0]
+    assert not any(map(math.isnan, chain(ranks)))
