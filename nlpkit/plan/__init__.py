@@ -132,6 +132,7 @@ def describe(plan: Planned) -> JsonObject:
             "share_of_tokens_with_loss": round(_measure_target_share(plan), 4),
             **({"phases": changing} if (changing := phases.describe(plan)) else {}),
             **(milestones.describe(plan.resolved, settings, data.examples) if counted else {}),
+            **({"save_at_bytes": plan.milestone_bytes} if settings.save_at else {}),
         },
         "model": describe_model(plan, _count_flops(plan)),
         "settings": plan.resolved.dump(),

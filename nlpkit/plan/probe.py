@@ -60,11 +60,9 @@ def _estimate_time(plan: Planned, times: Times, costs: Sequence[phases.Cost] = (
     if costs:
         seconds = sum(each.share * each.seconds for each in costs)
         tokens = sum(each.share * each.tokens for each in costs)
-    cost = Cost(
-        seconds,
-        times.held_out_token * held_out,
-        _measure_saving(Path(plan.resolved.recipe.out), plan.checkpoint_bytes),
-    )
+    saving = _measure_saving(Path(plan.resolved.recipe.out), plan.checkpoint_bytes)
+    folders = saving / plan.checkpoint_bytes * plan.milestone_bytes
+    cost = Cost(seconds, times.held_out_token * held_out, saving, folders)
     if settings.budget_seconds is not None:
         steps = count_bought_steps(plan, cost, settings.budget_seconds)
     assert steps is not None
@@ -85,16 +83,17 @@ def _estimate_time(plan: Planned, times: Times, costs: Sequence[phases.Cost] = (
 
 
 class Cost(NamedTuple):
-    """Seconds of a step, an evaluation and a checkpoint."""
+    """Seconds of a step, an evaluation, a checkpoint, and all folders of `train.save_at`."""
 
     step: float
     evaluation: float
     saving: float
+    folders: float = 0.0
 
-    def of(self, *numbers: int) -> tuple[float, float, float]:
-        """Return the seconds of so many steps, evaluations and checkpoints."""
-        step, evaluation, saving = (n * each for n, each in zip(numbers, self, strict=True))
-        return step, evaluation, saving
+    def of(self, steps: int, evaluations: int, checkpoints: int) -> tuple[float, float, float]:
+        """Return the seconds of so many steps, of evaluations, and of all that is saved."""
+        saving = checkpoints * self.saving + self.folders
+        return steps * self.step, evaluations * self.evaluation, saving
 
 
 def count_bought_steps(plan: Planned, cost: Cost, seconds: float) -> int:

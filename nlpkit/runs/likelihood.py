@@ -159,7 +159,8 @@ class Likelihood:
     def _score_shared(self, sequences: Collection["_Sequence"]) -> bool:
         """Score the sequences as branches of a tree, if they can and do share their beginnings."""
         model = self.opened.model
-        if not shared_prefixes.can_share(model, self._inputs):
+        inputs = (sequence.inputs for sequence in sequences)
+        if not shared_prefixes.can_share(model, self._inputs, inputs):
             return False
         listed = [(sequence.inputs["input_ids"], each) for sequence in sequences
                   for each in sequence.scored]  # fmt: skip

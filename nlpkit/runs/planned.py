@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from nlpkit.checkpoints import hf_model, hf_writing
 from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.optimizer import Group
 from nlpkit.data.loader import Stream
@@ -70,11 +71,28 @@ class PlannedModel:
         """Float32 weights of `train.average`."""
         return 4 * self.trained if self.settings.average else 0
 
+    @cached_property
+    def saved_bytes(self) -> int:
+        """Float32 weights in the layout that is saved: with adapters, nothing of the base."""
+        if self.part.base_hash is not None:
+            return 4 * self.trained
+        weights = self.model.state_dict()
+        own = {k: w for k, w in weights.items() if not k.startswith(hf_model.OBJECTIVE_HEADS)}
+        head = self.part.head if self.part.outputs else None
+        folders = hf_writing.to_hf(self.part.family, self.part.config, own, head=head)
+        tensors = [each for _, of in folders.values() for each in of.values()]
+        others = sum(w.numel() for k, w in weights.items() if k not in own)
+        return 4 * (others + sum(each.numel() for each in tensors))
+
     @property
     def checkpoint_bytes(self) -> int:
-        """Weights and optimizers' state of a checkpoint: with adapters, nothing of the base."""
-        whole = self.trained if self.part.base_hash is not None else self.parameters
-        return 4 * whole + self.optimizer_bytes + self.average_bytes
+        """Weights and optimizers' state of a checkpoint."""
+        return self.saved_bytes + self.optimizer_bytes + self.average_bytes
+
+    @property
+    def milestone_bytes(self) -> int:
+        """Weights in all folders of `train.save_at`."""
+        return len(self.settings.save_at) * self.saved_bytes
 
 
 @dataclass

@@ -6,7 +6,7 @@ one row; attention alone reads all tokens of all sequences, expanded from the ro
 S sequences, L tokens of the longest, N tokens of all, R rows (distinct beginnings), M targets.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -16,12 +16,14 @@ import torch
 from torch import Tensor
 
 from nlpkit.attention.cache import Cache, CacheKey
+from nlpkit.contracts.kind import LAYOUT_FIELDS
 from nlpkit.contracts.request import Request
 from nlpkit.models.layers.stack import Stack
 
 _LONGEST = 128  # tokens; what is sorted is a matrix
 _SAVED = 0.1  # share of the tokens below which packs of whole sequences are as fast
 _END = -1  # behind a sequence
+_FULL = "full"
 
 Targets = tuple[np.ndarray, np.ndarray]  # the places that predict a target, and the targets' ids
 
@@ -59,11 +61,24 @@ class Tree:
         yield from (slice(*edge) for edge in pairwise(edges))
 
 
-def can_share(model: Any, inputs: Sequence[str]) -> bool:
-    """Return whether the states of a model depend on the tokens to their left alone."""
-    if not isinstance(model, Stack) or list(inputs) != ["input_ids"]:
+def can_share(
+    model: Any, names: Collection[str], sequences: Iterable[Mapping[str, np.ndarray]]
+) -> bool:
+    """Return whether the states of sequences depend on the tokens to their left alone.
+
+    `names` are the inputs of the model. A sequence that is marked as `full` (kind `hybrid`) sees
+    all of its tokens; if none is, the model computes the same without the marks.
+    """
+    if not isinstance(model, Stack) or not {*names} <= {"input_ids", _FULL}:
         return False
-    return {choice.kind for choice in model.config.kinds} == {"causal"}
+    if _FULL in names and any(np.any(each.get(_FULL, True)) for each in sequences):
+        return False
+    return all(
+        choice.visibility == "causal"
+        and not choice.is_custom
+        and choice.module.required_fields(choice.config) <= {*LAYOUT_FIELDS}
+        for choice in model.config.kinds
+    )
 
 
 def arrange(sequences: Sequence[np.ndarray]) -> Tree | None:

@@ -102,6 +102,18 @@ def test_evaluation_time_is_a_batchs_time_for_every_held_out_token(tiny: Path) -
     assert figures["evaluation_seconds"] == pytest.approx(0.01 * tokens * 3)
 
 
+def test_folders_of_words_take_the_time_of_their_share_of_a_checkpoint(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "_measure_saving", lambda directory, size: 2.0)
+    times = trial.Times(batches=[1.0], tokens=[200], update=0.5, held_out_token=0.01)
+    plans = _plan(tiny), _plan(tiny, "train.save_at=[10, 20, 30]")
+    without, seconds = (probe._estimate_time(plan, times)["saving_seconds"] for plan in plans)
+    # Adam's two moments are not in a folder.
+    share = 1 - 8 * plans[1].parameters / plans[1].checkpoint_bytes
+    assert seconds == pytest.approx(without + 3 * 2.0 * share)
+
+
 class _Meter:
     """Memory that rises by `per_token` bytes a token; what trials train on is noted."""
 

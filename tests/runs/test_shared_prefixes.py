@@ -11,11 +11,22 @@ from nlpkit.runs import shared_prefixes
 from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
+from tests import _tiny
 
 TEXTS = [
     "The cats sleep.", "The cats sleep", "The cats sleeps.", "The cat sleeps.", "The cat sleeps.",
     "A dog barks, and it runs.", "A dog bark, and it runs.", "A", "A dog", "It runs and runs.",
 ]  # fmt: skip
+HYBRID = """\
+name: hybrid
+model: {family: gpt2, hidden_size: 32, num_layers: 2, num_heads: 4, intermediate_size: 48,
+  init_std: 0.3}
+tokenizer: {kind: bpe, vocab_size: 290}
+data: {train: [TRAIN]}
+attention: {kind: hybrid}
+objective: {name: hybrid, max_length: 32}
+train: {steps: 1, tokens_per_step: 64, lr: 1.0e-2, warmup_steps: 1, precision: fp32}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -34,13 +45,26 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **sizes, max_position_embeddings=32, hidden_size=32, num_hidden_layers=2,
         intermediate_size=48, num_attention_heads=4,
     )  # fmt: skip
-    for name, config in (("gpt2", gpt2), ("llama", llama), ("gpt_neox", neox)):
+    neo = transformers.GPTNeoConfig(
+        **sizes, max_position_embeddings=32, hidden_size=32, num_layers=2, num_heads=4,
+        attention_types=[[["global", "local"], 1]], window_size=3,
+    )  # fmt: skip
+    modern = transformers.ModernBertDecoderConfig(
+        **sizes, max_position_embeddings=32, hidden_size=32, num_hidden_layers=2,
+        intermediate_size=48, num_attention_heads=4, local_attention=6,
+        global_attn_every_n_layers=2, pad_token_id=0,
+    )  # fmt: skip
+    made = {"gpt2": gpt2, "llama": llama, "gpt_neox": neox, "gpt_neo": neo, "modernbert": modern}
+    for name, config in made.items():
         small.save(place / name)
         transformers.AutoModelForCausalLM.from_config(config).save_pretrained(place / name)
+    recipe = _tiny.write(place, text=HYBRID)
+    (place / "train.txt").write_text("\n".join(TEXTS) + "\n", encoding="utf-8")
+    _tiny.pretrain(recipe, place / "run").rename(place / "hybrid")
     return place
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "gpt_neo", "modernbert", "hybrid"])
 @pytest.mark.parametrize("budget", [16, 4096])
 def test_log_probs_equal_those_of_whole_sentences(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, budget: int
