@@ -1,6 +1,7 @@
 """Tensors in files without names: equal content, no file left, no memory of the process."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,12 @@ done = True
 thread.join()
 print((peak - start) // 1024)
 """
+# Else malloc keeps what is freed, more or less of it, as threads and other programs have it.
+_GIVES_BACK = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "65536",
+    "MALLOC_TRIM_THRESHOLD_": "0",
+}
 
 
 def _sparse_release(folder: Path, sizes: dict) -> Path:
@@ -89,11 +96,13 @@ def test_convert_of_a_release_needs_no_more_memory_for_more_layers(tmp_path: Pat
         released = _sparse_release(tmp_path / f"release{layers}", sizes)
         out = tmp_path / f"out{layers}"
         result = subprocess.run(
-            [sys.executable, "-c", _MEASURE, released, out], capture_output=True, text=True
-        )
+            [sys.executable, "-c", _MEASURE, released, out],
+            capture_output=True, text=True, env=os.environ | _GIVES_BACK,
+        )  # fmt: skip
         assert result.returncode == 0, result.stderr
         peaks.append(int(result.stdout))
     index = json.loads((tmp_path / "out30" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] > 700_000_000
-    # 28 layers more are 670 MB as bf16; what malloc keeps varies by 200 MB, whatever the layers.
-    assert peaks[1] < peaks[0] + 400
+    # 28 layers more are 670 MB as bf16.
+
+    assert peaks[1] < peaks[0] + 100
