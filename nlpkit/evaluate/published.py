@@ -75,9 +75,8 @@ def score(
     folder, device = Path(likelihood.opened.path), next(likelihood.opened.model.parameters()).device
     causal = likelihood.method == "log-probability"
     half = torch.float16 if name == "zhoblimp" else None
-    open_as = scores.open_causal if causal else scores.open_masked
-    opened = open_as(folder, device, half)
-    opened.check = stop
+    auto = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
+    opened = scores.open_checkpoint(auto, folder, device, half, stop)
     if name == "zhoblimp":
         values = scores.score_zhoblimp(opened, pairs)
     elif causal:

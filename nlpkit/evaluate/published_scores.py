@@ -55,18 +55,16 @@ class Opened:
         return pad_sequence(list(rows), batch_first=True, padding_value=value)
 
 
-def open_causal(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Opened:
-    """Return the model that `AutoModelForCausalLM` makes of a checkpoint."""
-    return _open("AutoModelForCausalLM", folder, device, dtype)
-
-
-def open_masked(folder: Path, device: torch.device, dtype: torch.dtype | None) -> Opened:
-    """Return the model that `AutoModelForMaskedLM` makes of a checkpoint."""
-    return _open("AutoModelForMaskedLM", folder, device, dtype)
-
-
-def _open(name: str, folder: Path, device: torch.device, dtype: torch.dtype | None) -> Opened:
+def open_checkpoint(
+    name: str,
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype | None,
+    check: Callable[[], None],
+) -> Opened:
     """Return model and tokenizer; `dtype` None is that of the file, transformers 5's default.
+
+    `name` is the class of transformers that opens the checkpoint.
 
     Raises:
         UsageError: transformers does not open the checkpoint, or some weights would be random.
@@ -89,7 +87,7 @@ def _open(name: str, folder: Path, device: torch.device, dtype: torch.dtype | No
             f"--as: the script opens {folder} by {name}, with random values for {len(missing)} "
             f"tensors that it does not have, such as {missing[0]}"
         )
-    return Opened(model.to(device).eval(), tokenizer, device, lambda: None)
+    return Opened(model.to(device).eval(), tokenizer, device, check)
 
 
 def score_babylm_causal(opened: Opened, pairs: Sequence[Pair]) -> np.ndarray:
@@ -209,9 +207,8 @@ def _split(pairs: Sequence[Pair]) -> Iterator[list[Sentence]]:
 
 def _pair_up(made: Sequence[Tensor]) -> np.ndarray:
     """Return (P, 2) of what `_split` yields in turn."""
-    return (
-        torch.stack([torch.cat(list(made[::2])), torch.cat(list(made[1::2]))], 1).double().numpy()
-    )
+    sides = [torch.cat(list(made[side::2])) for side in (0, 1)]
+    return torch.stack(sides, 1).double().numpy()
 
 
 def _encode(tokenizer: Any, sentence: Sentence) -> tuple[list[int], list[tuple[int, int]]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from nlpkit.contracts.kind import State
-from nlpkit.contracts.request import Layout
+from nlpkit.contracts.kind import Learned, State
+from nlpkit.contracts.request import Layout, Request
 
 _STEP = 32  # tokens by which the memory of a sequence grows at least
 
@@ -37,3 +39,30 @@ def store(state: State, name: str, new: Tensor, layout: Layout) -> Tensor:
 def mask_left(layout: Layout, entries: int) -> Tensor:
     """Return (N, T), True where an entry of the sequence is not to the right of the token."""
     return torch.arange(entries, device=layout.device) <= layout.positions[:, None]
+
+
+def attend_each(
+    request: Request, qkv: tuple[Tensor, Tensor, Tensor], tensors: Learned, state: State | None,
+    dtype: torch.dtype, attend: Callable[..., Tensor],
+) -> Tensor:  # fmt: skip
+    """Return (N, H, D), sequence by sequence: `attend(request, q, k, v, past, tensors)`.
+
+    It gets all keys and values of the sequence, in this type, and the place of its first query. Of
+    generation they are in `state`: `keys` and `values` (B, T, H, D).
+    """
+    layout, own = request.layout, qkv[0].dtype
+    past = layout.past or (0,) * len(layout.lengths)
+    with torch.autocast(qkv[0].device.type, enabled=False):
+        learned = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        queries, keys, values = (x.to(dtype).split(layout.lengths) for x in qkv)
+        if state is not None:
+            sizes = [old + len(new) for old, new in zip(past, queries, strict=True)]
+            held = [
+                store(state, n, x, layout) for n, x in zip(("keys", "values"), qkv[1:], strict=True)
+            ]
+            keys, values = (
+                tuple(x[:size].to(dtype) for x, size in zip(each, sizes, strict=True))
+                for each in held
+            )
+        each = zip(queries, keys, values, past, strict=True)
+        return torch.cat([attend(request, *one, learned) for one in each]).to(own)

@@ -101,26 +101,11 @@ def attend(
     On CPUs all is computed in float32 at least: small products of ever new shapes are slower in
     bfloat16.
     """
-    import torch
-
     from nlpkit.attention.forms import growing
     from nlpkit.attention.forms.linear import sum_dtype
 
-    layout = request.layout
     dtype = sum_dtype(q.dtype) if q.device.type == "cpu" else q.dtype
-    past = layout.past or (0,) * len(layout.lengths)
-    with torch.autocast(q.device.type, enabled=False):
-        learned = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-        queries, keys, values = (x.to(dtype).split(layout.lengths) for x in (q, k, v))
-        if state is not None:
-            sizes = [old + len(new) for old, new in zip(past, queries, strict=True)]
-            held = [growing.store(state, n, x, layout) for n, x in (("keys", k), ("values", v))]
-            keys, values = (
-                tuple(x[:size].to(dtype) for x, size in zip(each, sizes, strict=True))
-                for each in held
-            )
-        each = zip(queries, keys, values, past, strict=True)
-        return torch.cat([_attend(request, *one, learned) for one in each]).to(q.dtype)
+    return growing.attend_each(request, (q, k, v), tensors, state, dtype, _attend)
 
 
 def _attend(

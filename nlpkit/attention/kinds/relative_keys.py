@@ -56,28 +56,10 @@ def attend(
     request: Request, q: Tensor, k: Tensor, v: Tensor, tensors: Learned, state: State | None
 ) -> Tensor:
     """Return (N, H, D), computed in float32; `state` is all `keys` and `values` (B, T, H, D)."""
-    import torch
-
     from nlpkit.attention.forms import growing
     from nlpkit.attention.forms.linear import sum_dtype
 
-    layout, dtype = request.layout, sum_dtype(q.dtype)
-    past = layout.past or (0,) * len(layout.lengths)
-    with torch.autocast(q.device.type, enabled=False):
-        learned = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-        queries, keys, values = (x.to(dtype).split(layout.lengths) for x in (q, k, v))
-        if state is not None:
-            sizes = [old + len(new) for old, new in zip(past, queries, strict=True)]
-            held = (
-                growing.store(state, "keys", k, layout),
-                growing.store(state, "values", v, layout),
-            )
-            keys, values = (
-                tuple(x[:size].to(dtype) for x, size in zip(each, sizes, strict=True))
-                for each in held
-            )
-        each = zip(queries, keys, values, past, strict=True)
-        return torch.cat([_attend(request, *one, learned) for one in each]).to(q.dtype)
+    return growing.attend_each(request, (q, k, v), tensors, state, sum_dtype(q.dtype), _attend)
 
 
 def _attend(

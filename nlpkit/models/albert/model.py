@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from nlpkit.models.albert import Config, names
 from nlpkit.models.layers.embeddings import Embeddings
-from nlpkit.models.layers.encoder import EncoderModel, Layer, Layers
+from nlpkit.models.layers.encoder import Layer, Layers, TypedEncoder
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 FORMAT, TASK_HEADS = names.FORMAT, names.TASK_HEADS
 
 
-class Model(EncoderModel):
+class Model(TypedEncoder):
     """ALBERT with its two heads."""
 
     config: Config
@@ -44,22 +44,6 @@ class Model(EncoderModel):
         per_group = config.num_layers / config.num_groups
         order = [each for n in range(config.num_layers) for each in groups[int(n / per_group)]]
         return Layers(config, (nn.ModuleList(map(nn.ModuleList, groups)), order))
-
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
-
-        `token_type_ids` (N,) int64 say which text of its sequence a token is in.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        return self.encode(self.layout(lengths, input_ids), input_ids, token_type_ids, rows=rows)
 
     def pair_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, 2): scores that the two texts are in their order, and that they are not."""

@@ -17,7 +17,7 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
-from nlpkit.models.layers.embeddings import number_texts
+from nlpkit.models.layers.embeddings import count_positions, number_texts
 from nlpkit.models.layers.encoder_config import PostNormConfig
 from nlpkit.models.layers.packs import dropout, first_states, layout_within, select_rows
 from nlpkit.models.layers.vocabulary_head import OutputHead
@@ -73,6 +73,7 @@ class Layers(nn.Module):
     """
 
     make_layer: Callable[..., Layer] = Layer
+    takes_rows = True  # whether the last layer may compute some tokens alone
 
     def __init__(
         self, config: PostNormConfig, shared: tuple[nn.Module, Sequence[Layer]] | None = None
@@ -116,7 +117,7 @@ class Layers(nn.Module):
             return layer(x, attend)
         queries, choice = _queries(layout, rows), kinds.of_layers[-1]
         # A backend that is named may be made for queries and keys of the same tokens.
-        if queries is None or choice.is_custom or backend != "auto":
+        if queries is None or choice.is_custom or backend != "auto" or not self.takes_rows:
             return layer(x, attend)[rows]
         own = {"position": layout.positions, "length": layout.token_lengths, **fields}
         queries = queries.with_fields({name: values[rows] for name, values in own.items()})
@@ -209,13 +210,20 @@ class EncoderModel(TransformedHead):
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or (M, C), those of the `rows` alone."""
         words = F.embedding(input_ids, self.token_embedding)
-        x = self.embeddings(words, layout.positions if positions is None else positions, types)
+        if positions is None:
+            positions = self.count_positions(input_ids, layout)
+        x = self.embeddings(words, positions, types)
         x = x if self.widen is None else self.widen(x)
         if types is not None:
             fields = {**fields, **self._text_fields(layout, types)}
         states = self.layers(x, layout, self.backend, fields, rows, cache)
         self.attention_choice = self.layers.attention_choice
         return states
+
+    def count_positions(self, input_ids: Tensor, layout: Layout) -> Tensor:
+        """Return the position of each token, (N,), from 0 in each sequence or by RoBERTa's rule."""
+        padding = self.config.setting("padding_idx")
+        return layout.positions if padding is None else count_positions(input_ids, layout, padding)
 
     def _text_fields(self, layout: Layout, types: Tensor) -> dict[str, Tensor]:
         """Return the token types and the numbers of texts, if a kind of attention reads them."""
@@ -233,12 +241,28 @@ class EncoderModel(TransformedHead):
         return first if self.pooler is None else torch.tanh(self.pooler(first))
 
 
+class TypedEncoder(EncoderModel):
+    """An encoder that reads tokens and their types."""
+
+    def forward(
+        self,
+        lengths: Sequence[int],
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
+
+        `token_type_ids` (N,) int64 say which text of its sequence a token is in.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        return self.encode(self.layout(lengths, input_ids), input_ids, token_type_ids, rows=rows)
+
+
 class UntypedEncoder(EncoderModel):
     """An encoder whose tokens have no types, or all the same."""
-
-    def positions(self, input_ids: Tensor, layout: Layout) -> Tensor:
-        """Return the position of each token, (N,): from 0 in each sequence."""
-        return layout.positions
 
     def forward(
         self,
@@ -256,8 +280,7 @@ class UntypedEncoder(EncoderModel):
             ValueError: a sequence is longer than `max_positions`.
         """
         layout = self.layout(lengths, input_ids, cache)
-        positions = self.positions(input_ids, layout)
-        return self.encode(layout, input_ids, None, positions=positions, rows=rows, cache=cache)
+        return self.encode(layout, input_ids, None, rows=rows, cache=cache)
 
 
 def initialize(

@@ -8,7 +8,6 @@ N tokens of the pack, M selected rows, G global tokens, K tokens of sequences th
 S sequences, H heads, D width of a head, C hidden_size, V vocabulary.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -22,8 +21,8 @@ from nlpkit.contracts.format import Settings, Values
 from nlpkit.contracts.kind import Tokens
 from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.layers.embeddings import Embeddings, count_positions
-from nlpkit.models.layers.encoder import EncoderModel, Layer, Layers
+from nlpkit.models.layers.embeddings import Embeddings
+from nlpkit.models.layers.encoder import Layer, Layers, TypedEncoder
 from nlpkit.models.layers.head import Head, TaskHead
 from nlpkit.models.layers.packs import select_rows
 from nlpkit.models.longformer import KIND, Config
@@ -114,6 +113,7 @@ class LongformerLayers(Layers):
     """Layers of which some or all have global tokens."""
 
     make_layer = LongformerLayer
+    takes_rows = False  # among the rows, global tokens would have to be found
 
     def prepare(
         self, heads: Heads, layout: Layout, cache: Cache | None = None
@@ -157,7 +157,7 @@ def _attend_globally(
     return rows, keys, attention.prepare(AttentionChoice.of("full"), heads, queries, keys=of_keys)
 
 
-class Model(EncoderModel):
+class Model(TypedEncoder):
     """Longformer with its head of masked tokens."""
 
     config: Config
@@ -169,26 +169,6 @@ class Model(EncoderModel):
         super().__init__(config, vocab_size, backend, embeddings)
         self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
-
-    def forward(
-        self,
-        lengths: Sequence[int],
-        input_ids: Tensor,
-        token_type_ids: Tensor,
-        rows: Tensor | None = None,
-    ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
-
-        `token_type_ids` (N,) int64 say which text of its sequence a token is in.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
-        layout = self.layout(lengths, input_ids)
-        positions = count_positions(input_ids, layout, self.config.padding_idx)
-        # The last layer computes all tokens: among the rows, global ones would have to be found.
-        states = self.encode(layout, input_ids, token_type_ids, positions=positions)
-        return select_rows(states, rows)
 
 
 def _more_settings(config: Config) -> Values:

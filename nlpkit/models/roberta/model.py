@@ -2,14 +2,10 @@
 
 BERT's encoder without token types and without a head for pairs. The first token of a sequence has
 position `padding_idx` + 1. The head of masked tokens always has GELU.
-N tokens of the pack.
 """
 
-from torch import Tensor
-
-from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import encoder_format
-from nlpkit.models.layers.embeddings import Embeddings, count_positions
+from nlpkit.models.layers.embeddings import Embeddings
 from nlpkit.models.layers.encoder import UntypedEncoder
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.roberta import Config
@@ -35,10 +31,6 @@ class Model(UntypedEncoder):
         super().__init__(config, vocab_size, backend, embeddings)
         self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
-
-    def positions(self, input_ids: Tensor, layout: Layout) -> Tensor:
-        """Return the position of each token, (N,): from `padding_idx` + 1 in each sequence."""
-        return count_positions(input_ids, layout, self.config.padding_idx)
 
 
 FORMAT = encoder_format.make_roberta("roberta.", "RobertaForMaskedLM")
