@@ -61,7 +61,7 @@ class Likelihood:
     ):
         """Take an opened checkpoint; `of_answers` chooses the default method for answers.
 
-        `should_stop` is called before each batch, and may raise.
+        `should_stop` is called before each text and each batch, and may raise.
 
         Raises:
             UsageError: the objective does not score text, or not by this method.
@@ -123,6 +123,7 @@ class Likelihood:
         sequences: dict[tuple[bytes, ...], _Sequence] = {}
         tokens = 0
         for read, text in enumerate(texts, 1):
+            self.should_stop()
             key = text.make_key()
             if key in found:
                 continue
