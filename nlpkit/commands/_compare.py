@@ -112,6 +112,10 @@ class Runs:
                 also = ", ".join((*FIGURES, table.PAIRS, "loss.NAME"))
                 what = f"expect.{number}.by: {error.what}; also {also}"
                 raise RecipeError([self.document.locate(what)]) from error
+            sides = [self.list_seeds(name)[0].resolved for name in (each.first, each.than)]
+            if each.by == table.PAIRS and not all(side.recipe.eval.pairs for side in sides):
+                what = f"expect.{number}.by: pairs needs eval.pairs in both conditions"
+                raise RecipeError([self.document.locate(what)])
 
     def plan(self, log: "Log") -> None:
         """Plan a run of each condition, if it is not planned yet: sizes, FLOPs, time, memory.

@@ -102,7 +102,7 @@ class Expectation(FrozenConfig):
 class Rule(FrozenConfig):
     """How a verdict is found; see `verdicts`."""
 
-    test: Literal["permutation", "welch"] = "permutation"
+    test: Literal["permutation"] = Field("permutation", description="exact, over seeds, one-sided")
     level: float = Field(0.05, gt=0, lt=0.5, description="the largest p that is a verdict")
 
 
@@ -123,7 +123,7 @@ class Experiment(Sections):
     rates: list[float] | None = Field(
         None, min_length=2, description="learning rates to try for each condition"
     )
-    seeds: int = Field(3, gt=0, description="runs of each condition: seeds 1, 2, …")
+    seeds: int = Field(3, gt=0, le=10, description="runs of each condition: seeds 1, 2, …")
     expect: list[Expectation] = Field(min_length=1)
     rule: Rule = Rule()
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.errors import DataError
 from nlpkit.evaluate import verdicts
 from nlpkit.evaluate.experiment import Experiment
 from nlpkit.json_types import JsonObject
@@ -41,11 +42,19 @@ class Measured:
     searched: int = 0  # runs of the search that are left
 
     def list_values(self, figure: str) -> list[float]:
-        """Return the figure of each run that is finished or has diverged (not a number)."""
+        """Return the figure of each finished run; not a number if it is undefined, or diverged.
+
+        Raises:
+            DataError: a run was not evaluated by this figure.
+        """
         found = []
         for run in self.histories:
-            value = read_figure(run, figure) if run.state == FINISHED else None
+            figures = _list_figures(run)
+            if run.state == FINISHED and figure not in figures:
+                what = f"its last evaluation has no {figure}; see data.valid and eval.metrics"
+                raise DataError(f"{run.path}: {what}")
             if run.state in (FINISHED, DIVERGED):
+                value = figures.get(figure) if run.state == FINISHED else None
                 found.append(verdicts.DIVERGED if value is None else value)
         return found
 
@@ -82,21 +91,20 @@ class Measured:
         per_step = self.plan.get("flops_per_step")
         row["flops"] = per_step * row["steps"] if per_step and row["steps"] else None
         for figure in figures:
-            values = [read_figure(run, figure) for run in done]
+            values = [_list_figures(run).get(figure) for run in done]
             known = [value for value in values if value is not None]
             deviation = statistics.stdev(known) if len(known) > 1 else None
             row[figure] = {"mean": _mean(known), "std": deviation, "values": values}
         return row
 
 
-def read_figure(run: History, figure: str) -> float | None:
-    """Return a figure of the evaluation after the last step, or None."""
+def _list_figures(run: History) -> dict[str, float | None]:
+    """Return the figures of the evaluation after the last step; one may be undefined."""
     if not run.evaluations:
-        return None
+        return {}
     last = run.evaluations[max(run.evaluations)]
-    if figure.startswith(PART):
-        return last["losses"].get(figure.removeprefix(PART))
-    return last.get(figure) if figure in FIGURES else last["metrics"].get(figure)
+    parts = {f"{PART}{name}": loss for name, loss in last["losses"].items()}
+    return {name: last.get(name) for name in FIGURES} | last["metrics"] | parts
 
 
 def _sum_seconds(run: History) -> float:

@@ -18,7 +18,6 @@ from nlpkit.report import seeds
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 NO_DIFFERENCE, TOO_FEW = "no difference seen", "too few seeds"
-_MAX_SPLITS = 2_000_000
 DIVERGED = math.nan
 
 
@@ -31,25 +30,19 @@ class Verdict:
     low: float | None = None
     high: float | None = None
     p: float | None = None
-    test: str = "permutation"
 
     def to_json(self) -> JsonObject:
         """Return it as plain data."""
         interval = None if self.low is None else [self.low, self.high]
-        return {
-            "verdict": self.verdict,
-            "difference": self.difference,
-            "interval": interval,
-            "p": self.p,
-            "test": self.test,
-        }
+        found = {"verdict": self.verdict, "difference": self.difference, "p": self.p}
+        return found | {"interval": interval}
 
     def __str__(self) -> str:
         said = [] if self.difference is None else [f"{self.difference:+.4f}"]
         if self.low is not None:
             said.append(f"95 % interval {self.low:+.4f} to {self.high:+.4f}")
         if self.p is not None:
-            said.append(f"p = {self.p:.2g}, {self.test}")
+            said.append(f"p = {self.p:.2g}")
         return self.verdict + (f" ({'; '.join(said)})" if said else "")
 
 
@@ -72,8 +65,6 @@ def judge(
         difference = seeds.compare(other, first)
     if expectation.within is not None and difference is not None:
         return _judge_same(expectation.within * abs(statistics.fmean(other)), difference)
-    if rule.test == "welch" and difference is not None:
-        return _judge_welch(rule, difference)
     p, reverse, least = _permute(first, other)
     verdict = REPRODUCED if p <= rule.level else NO_DIFFERENCE
     verdict = NOT_REPRODUCED if reverse <= rule.level else verdict
@@ -91,16 +82,7 @@ def _judge_same(reach: float, found: seeds.Difference) -> Verdict:
         verdict = REPRODUCED
     elif found.low > reach or found.high < -reach:
         verdict = NOT_REPRODUCED
-    return Verdict(verdict, found.difference, found.low, found.high, test=found.test)
-
-
-def _judge_welch(rule: Rule, found: seeds.Difference) -> Verdict:
-    assert found.p is not None
-    verdict = NO_DIFFERENCE
-    if found.p / 2 <= rule.level:  # both are one-sided
-        verdict = REPRODUCED if found.difference > 0 else NOT_REPRODUCED
-    p = found.p / 2 if found.difference > 0 else 1 - found.p / 2
-    return Verdict(verdict, found.difference, found.low, found.high, p, found.test)
+    return Verdict(verdict, found.difference, found.low, found.high)
 
 
 def _rank(values: Sequence[float]) -> list[float]:
@@ -115,13 +97,8 @@ def _rank(values: Sequence[float]) -> list[float]:
 def _permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
     """Return p, that of the opposite, and the least p that so many seeds can have."""
     values, size = [*first, *other], len(first)
-    splits = math.comb(len(values), size)
-    if splits > _MAX_SPLITS:
-        found = seeds.compare(other, first)
-        p = (found.p or 0) / 2 if found.difference > 0 else 1 - (found.p or 0) / 2
-        return p, 1 - p, 0.0
     sums = [math.fsum(group) for group in combinations(values, size)]
     reached, slack = math.fsum(first), 1e-9 * max(1, *map(abs, values))
     above = sum(each >= reached - slack for each in sums)
     below = sum(each <= reached + slack for each in sums)
-    return above / splits, below / splits, 1 / splits
+    return above / len(sums), below / len(sums), 1 / len(sums)

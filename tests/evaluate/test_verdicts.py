@@ -1,8 +1,5 @@
 """Verdicts on expectations: the permutation test is scipy's, and what few seeds can say."""
 
-import math
-from itertools import chain
-
 import numpy as np
 import pytest
 from scipy.stats import permutation_test
@@ -14,8 +11,8 @@ BETTER = Expectation(better="a", than="b")
 NAN = verdicts.DIVERGED
 
 
-def judge(first: list[float], other: list[float], sign: int = 1, **rule: object):
-    return verdicts.judge(BETTER, Rule(**rule), first, other, sign)  # type: ignore[arg-type]
+def judge(first: list[float], other: list[float], sign: int = 1) -> verdicts.Verdict:
+    return verdicts.judge(BETTER, Rule(), first, other, sign)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (4, 3), (5, 5)])
@@ -54,12 +51,6 @@ def test_lower_is_better_where_the_figure_says_so() -> None:
     assert judge([0.0, 1.0, 2.0], [3.0, 4.0, 5.0], -1).verdict == "reproduced"
 
 
-def test_welch_is_one_sided_and_needs_no_permutation() -> None:
-    found = judge([3.0, 3.1], [1.0, 1.1], test="welch")
-    assert (found.verdict, found.test) == ("reproduced", "Welch")
-    assert judge([1.0, 1.1], [3.0, 3.1], test="welch").verdict == "not reproduced"
-
-
 @pytest.mark.parametrize(
     ("first", "verdict"),
     [
@@ -86,4 +77,3 @@ def test_equal_settings_are_seldom_called_different() -> None:
 def test_ranks_of_ties() -> None:
     ranks = verdicts._rank([2.0, 2.0, NAN, 5.0])
     assert ranks == [1.5, 1.5, 0.0, 3.0]
-    assert not any(map(math.isnan, chain(ranks)))
