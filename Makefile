@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_CONSTRAINTS := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: install pretrain test test-all check bench speedrun bench-gpu clean
+.PHONY: install pretrain test test-all check docs bench speedrun bench-gpu clean
 
 install: $(VENV)/.installed
 
@@ -22,6 +22,10 @@ check: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in site/: open site/index.html. A dead link or anchor is an error.
+docs: install
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The tests of a file on one worker, which share its runs; the longest files first (see
 # tests/conftest.py). On two cores a third worker uses the time in which others wait.
@@ -52,4 +56,4 @@ bench-gpu: install
 	$(BIN)/python bench/gpu.py
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache
