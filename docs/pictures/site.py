@@ -2,14 +2,17 @@
 
 A folder in the navigation (`Course: course/`) stands for its pages, index.md first, then by name.
 Links to what is not on the site (../recipes/bert.yaml, cron.sh) become their text;
-one whose file is missing is a warning, which is an error with --strict.
+one whose file is missing is a warning, which is an error with --strict. Formulas become MathML,
+which browsers draw without a script.
 """
 
+import html
 import logging
 import os.path
 import re
 from pathlib import Path
 
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
@@ -19,6 +22,8 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^)\s#:]+)(?:#[^)]*)?\)")
 # What Material asks of the net for its search when a page is opened from disk (npm: iframe-worker
 # 1.0.4, MIT licence), and our copy.
 _SHIM, _COPY = "https://unpkg.com/iframe-worker/shim", "pictures/iframe_worker.js"
+# As the extension arithmatex marks formulas in a line, and of their own.
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\(?:\(|\[)(.*?)\\(?:\)|\])</\1>', re.DOTALL)
 _LOG = logging.getLogger("mkdocs.hooks.site")
 
 
@@ -51,6 +56,17 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         return link[1]
 
     return _LINK.sub(unlink, markdown)
+
+
+def on_page_content(content: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Return the page with its formulas as MathML."""
+    del page, config, files
+
+    def draw(formula: re.Match[str]) -> str:
+        display = "inline" if formula[1] == "span" else "block"
+        return convert(html.unescape(formula[2]).strip(), display=display)
+
+    return _FORMULA.sub(draw, content)
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
