@@ -27,7 +27,6 @@ import torch
 from _claims import Claim, Comparison, print_table, row, start
 from _runs import as_options, mean_and_deviation
 from sentences import articles
-from unmask import pairs
 
 from nlpkit.contracts.batch import IGNORE
 from nlpkit.data.store import Callbacks
@@ -165,6 +164,18 @@ def lower(name: str, claimed: list[float], other: list[float]) -> list[str]:
     """Return the cells of a comparison in which less is better."""
     cells = row(name, Comparison([-each for each in claimed], [-each for each in other]))
     return [name, mean_and_deviation(claimed), mean_and_deviation(other), *cells[3:]]
+
+
+def pairs(claim: Claim, run: Path) -> dict[str, float]:
+    """Return the figures of a run on all minimal pairs, and the CPU seconds."""
+
+    def make() -> dict[str, float]:
+        name = "-".join(run.relative_to(claim.out).parts)
+        files = ["--pairs", str(claim.data / "pairs/blimp")]
+        answer, seconds = claim.timed("judge", str(run), *files, "--json", log=name)
+        return {"accuracy": json.loads(answer)["accuracy"], "cpu_seconds": seconds}
+
+    return claim.kept(run / "pairs", make)
 
 
 def main() -> None:

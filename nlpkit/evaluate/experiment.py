@@ -114,7 +114,7 @@ class Experiment(Sections):
     paper: str = Field("", description="paper and section")
     figure: str = Field("", description="what the paper has measured")
     minutes: float | None = Field(None, gt=0, description="of all runs, on one core")
-    folder: str = Field("", description="folder of the files in data; or --folder")
+    folder: str = Field("", description="folder of the files in data and eval.pairs; or --folder")
     conditions: dict[Annotated[str, Field(pattern=_NAME)], Condition] = Field(min_length=2)
     equal: Equal | None = Field(None, description="default: what the recipes say")
     parameters: float | None = Field(
@@ -163,7 +163,9 @@ class Experiment(Sections):
             values = own if part in own else {**common, **own}
             for key in {"train", "valid"} & values.keys() if section == "data" else ():
                 named = values[key] if isinstance(values[key], list) else [values[key]]
-                values[key] = [os.path.join(folder, f) if isinstance(f, str) else f for f in named]
+                values[key] = [_inside(folder, each) for each in named]
+            if section == "eval" and isinstance(values.get("pairs"), list):
+                values["pairs"] = [_inside(folder, each) for each in values["pairs"]]
             if values and (part in values or section == "lora"):
                 changes[section] = values
             else:
@@ -185,6 +187,15 @@ class Experiment(Sections):
         """Return what identifies the experiment with its rule."""
         text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _inside(folder: str, entry: object) -> object:
+    """Return an entry of `data.train` with its files as those of `folder`."""
+    if isinstance(entry, str):
+        return os.path.join(folder, entry)
+    if isinstance(entry, Mapping) and isinstance(entry.get("files"), list):
+        return {**entry, "files": [_inside(folder, each) for each in entry["files"]]}
+    return entry
 
 
 def _without_length(changes: Mapping[str, object]) -> dict[str, object]:

@@ -95,51 +95,6 @@ def test_figures_are_made_once_and_not_kept_if_a_command_fails(bench, tmp_path):
     assert runs.kept(tmp_path / "a", fail) == {"loss": 1.5}
 
 
-def test_electra_claim_stopped_half_way_resumes_and_chooses_rate_and_steps(
-    bench, tmp_path, monkeypatch, capsys
-):
-    claim, shared = bench("electra"), bench("_claims")
-    commands: list[tuple[str, ...]] = []
-
-    def nlpkit(self, verb: str, *arguments: str, log: str) -> str:
-        """Stand in for `nlpkit`: write what the last evaluation of a run would be."""
-        if len(commands) == stop_after:
-            raise SystemExit("stopped")
-        commands.append((verb, *arguments))
-        out = Path(arguments[arguments.index("--out") + 1])
-        out.mkdir(parents=True)
-        # The rate 1e-3 is better on held-out rows; ELECTRA is better on the dev files.
-        score = 0.5 + 0.1 * ("train.lr=1e-3" in arguments) + 0.1 * ("out/electra/" in str(out))
-        held_out = {"loss": 2.0, "losses": {"mlm": 2.0}}
-        held_out["metrics"] = {"accuracy": score, "pearson": score}
-        (out / "metrics.jsonl").write_text(json.dumps({"step": 1, "held_out": held_out}))
-        return ""
-
-    monkeypatch.setattr(shared.Claim, "nlpkit", nlpkit)
-    monkeypatch.setattr(sys, "argv", ["electra.py", f"{tmp_path}/out", f"--data={tmp_path}"])
-    calibration = tmp_path / "out/calibration"
-    calibration.mkdir(parents=True)
-    a_step = {"ELECTRA": 0.3, "MLM": 0.2}
-    (calibration / "figures.json").write_text(json.dumps({"a_step": a_step, "cpu_seconds": 60}))
-
-    stop_after = 9
-    with pytest.raises(SystemExit, match="stopped"):
-        claim.main()
-    stop_after = None
-    claim.main()
-    first = capsys.readouterr().out
-    # 2 conditions: 3 pretrained; 2 tasks of 2 rates on held-out rows and 3 seeds on the dev file.
-    assert len(commands) == 2 * (3 + 2 * (2 + 3))
-    steps = [word for command in commands for word in command if "train.steps=" in word]
-    assert f"train.steps={claim.STEPS * 3 // 2}" in steps  # as a step costs 3 / 2 as much
-    assert "SST-2 1e-3, SICK 1e-3" in first
-    assert "+0.100 ± 0.000 | 0.05 | reproduced" in first
-
-    claim.main()
-    assert len(commands) == 2 * (3 + 2 * (2 + 3))
-    assert capsys.readouterr().out == first
-
-
 def test_lstm_claim_lower_is_better_and_the_slower_model_is_asked_at_the_faster_ones_time(bench):
     claim = bench("lstm")
     cells = claim.lower("bits", [1.5, 1.25, 1.0], [2.5, 2.25, 2.0])

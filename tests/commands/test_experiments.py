@@ -1,0 +1,89 @@
+"""The files of experiments/: each is read and planned over a folder of tiny texts as they name."""
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from nlpkit import cli, recipe
+from nlpkit.evaluate import experiment
+
+WORDS = ["the", "old", "dog", "saw", "a", "red", "bird", "near", "my", "house", "today"]
+FILES = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
+
+
+def write_rows(path: Path, rows: list[dict[str, object]]) -> None:
+    """Write a file of JSON lines, compressed if its name says so."""
+    path.parent.mkdir(exist_ok=True)
+    raw = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(raw) if path.suffix == ".gz" else raw)
+
+
+@pytest.fixture(scope="session")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a little text under each name that the experiments use."""
+    folder, draw = tmp_path_factory.mktemp("texts"), random.Random(0)
+
+    def words(count: int = 9) -> str:
+        return " ".join(draw.choices(WORDS, k=count))
+
+    for corpus in ("en_10m", "zh_20m"):
+        for name in ("other", "valid"):
+            rows: list[dict[str, object]] = [
+                {"text": f"{words()}. {words()}.\n{words()}. {words()}."} for _ in range(40)
+            ]
+            write_rows(folder / corpus / f"{name}.jsonl.gz", rows)
+    for part in ("train", "dev"):
+        sentences: list[dict[str, object]] = [{"text": words(), "label": i % 2} for i in range(40)]
+        write_rows(folder / f"en_task/sst2.{part}.jsonl", sentences)
+        write_rows(folder / f"zh_task/chnsenticorp.{part}.jsonl", sentences)
+        write_rows(
+            folder / f"en_task/scitail.{part}.jsonl",
+            [{"premise": words(), "hypothesis": words(), "label": i % 2} for i in range(40)],
+        )
+        choice = {"question": "effect", "premise": words(), "options": [words(), words()]}
+        write_rows(
+            folder / f"en_task/copa.{part}.jsonl", [{**choice, "label": i % 2} for i in range(40)]
+        )
+    (folder / "en_lm").mkdir()
+    (folder / "en_lm/tinyshakespeare.txt").write_text("\n\n".join(words(30) for _ in range(80)))
+    (folder / "parallel").mkdir()
+    for part in ("train", "val"):
+        for language in ("de", "en"):
+            text = "\n".join(words() for _ in range(60)) + "\n"
+            (folder / f"parallel/multi30k.{part}.{language}").write_text(text)
+    pair = {"sentence_good": words(), "sentence_bad": words()}
+    write_rows(folder / "blimp/agreement.jsonl", [pair] * 4)
+    return folder
+
+
+def test_there_are_experiments() -> None:
+    assert len(FILES) >= 12
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_experiment_says_what_a_reader_needs_and_its_recipes_are_whole(file, texts) -> None:
+    found, _ = experiment.load(str(file), [])
+    assert found.name == file.stem  # so that two files never share runs
+    assert found.claim
+    assert found.paper
+    assert found.minutes
+    assert found.seeds >= 3  # fewer cannot reach the level
+    assert "--folder has " in file.read_text("utf-8")
+    assert len(file.read_text("utf-8").splitlines()) <= 44
+    for name, condition in found.conditions.items():
+        resolved = recipe.load(condition.recipe, found.list_changes(name, str(texts))).recipe
+        for source in (*resolved.data.train, *resolved.data.valid):
+            for path in source.files:
+                assert list(texts.glob(str(Path(path).relative_to(texts)))), path
+        for path in resolved.eval.pairs or []:
+            assert Path(path).is_dir()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_an_experiment_plans(file, texts, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["compare", str(file), "--folder", str(texts), "--dry-run", "-q"]) == 0
