@@ -329,13 +329,14 @@ def test_score_imports_only_what_it_needs(folder):
     assert loaded.isdisjoint(slow.split())
 
 
-def test_score_prints_what_the_readme_shows(folder):
-    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```console\n(.*?)```", readme, re.DOTALL)
-    (block,) = [block for block in blocks if "$ nlpkit score" in block]
+def test_score_prints_what_readme_and_page_show(folder):
+    root = Path(__file__).resolve().parents[2]
+    text = "".join((root / page).read_text("utf-8") for page in ("README.md", "docs/score.md"))
+    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    block = "".join(block for block in blocks if "$ printf" in block and "$ nlpkit score" in block)
     commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     shown = [line for line in block.splitlines() if not line.startswith("$ ")]
-    assert len(commands) > 5
+    assert len(commands) == 9
     shell = f'set -o pipefail; nlpkit() {{ "{sys.executable}" -m nlpkit "$@"; }}; '
     done = subprocess.run(
         ["bash", "-c", shell + "\n".join(commands)], capture_output=True, encoding="utf-8"

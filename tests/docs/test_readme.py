@@ -1,4 +1,4 @@
-"""What the README says is so: its commands run, its tables are the code's."""
+"""What the README and the pages that it begins say is so: commands run, tables are the code's."""
 
 import contextlib
 import gzip
@@ -12,19 +12,26 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli, recipe, registry
-from nlpkit.commands import _parts
 from nlpkit.models import families
 from tests import _processes, _server
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CHINESE = (ROOT / "README.zh.md").read_text(encoding="utf-8")
-_CONSOLE = [
+PARTS, COMMANDS, TUNING = (
+    (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    for name in ("parts", "commands", "finetuning")
+)
+COMMANDS_ZH, TUNING_ZH = (
+    (ROOT / f"docs/zh/{name}.md").read_text(encoding="utf-8") for name in ("commands", "finetuning")
+)
+_LINES = [
     line.removeprefix("$ ")
-    for block in re.findall(r"```console\n(.*?)```", README, re.DOTALL)
+    for block in re.findall(r"```console\n(.*?)```", COMMANDS + README + TUNING, re.DOTALL)
     for line in block.splitlines()
     if line.startswith(("$ nlpkit", "$ printf", "$ cat", "$ echo"))
 ]
+_CONSOLE = [*dict.fromkeys(_LINES)]  # a line that two pages have runs once
 
 
 @pytest.fixture(scope="module")
@@ -97,21 +104,45 @@ def parts() -> str:
     return printed.getvalue()
 
 
-MARKED_IN_CHINESE = "(yes)：须换用模型族默认以外的注意力，`attention: {kind: …}`，或别的设置"
-
-
-@pytest.mark.parametrize(
-    ("text", "head", "marked"),
-    [(README, "objective", _parts.MARKED), (CHINESE, "目标", MARKED_IN_CHINESE)],
-)
-def test_table_of_objectives_and_families_is_what_the_command_prints(
-    text: str, head: str, marked: str, parts: str
-) -> None:
+def test_table_of_objectives_and_families_is_what_the_command_prints(parts: str) -> None:
     printed = "\n\n".join(parts.split("\n\n")[:2])
-    (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n<!-- /families -->", text, re.DOTALL)
-    assert table == printed.replace("objective", head, 1).replace(_parts.MARKED, marked)
+    (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n<!-- /families -->", PARTS, re.DOTALL)
+    assert table == printed
     # An objective that trains nothing would be of no use.
     assert all("yes" in row for row in table.partition("\n\n")[0].splitlines()[2:])
+
+
+def _groups(text: str) -> list[tuple[list[str], list[str]]]:
+    """Return the families and objectives of each row of the README's table."""
+    table = text.partition("| `model.family` |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[2:4] for row in table.splitlines()[2:]]
+    return [(re.findall("`(.+?)`", names), re.findall("`(.+?)`", of)) for names, of in cells]
+
+
+@pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])
+def test_readme_names_every_family_once_beside_objectives_that_train_it(
+    text: str, parts: str
+) -> None:
+    named = sorted(name for names, _ in _groups(text) for name in names)
+    assert named == registry.names("models")
+    assert f"[{len(named)} " in text.partition("\n## ")[0]
+    rows = [
+        [cell.strip(" `") for cell in row.split("|")[1:-1]]
+        for row in parts.partition("\n\n")[0].splitlines()
+    ]
+    trains = {
+        (row[0], name)
+        for row in rows[2:]
+        for name, cell in zip(rows[0], row, strict=True)
+        if "yes" in cell
+    }
+    for names, objectives in _groups(text):
+        assert all(any((of, name) in trains for of in objectives) for name in names)
+        assert all(any((of, name) in trains for name in names) for of in objectives)
+
+
+def test_readme_is_a_screen_and_a_half() -> None:
+    assert max(len(text.splitlines()) for text in (README, CHINESE)) <= 150
 
 
 def test_table_of_attention_kinds_is_what_the_command_prints(parts: str) -> None:
@@ -126,7 +157,7 @@ def test_table_of_attention_kinds_is_what_the_command_prints(parts: str) -> None
 @pytest.mark.parametrize("what", ["attention/backends", "tokenizers", "train/optimizers"])
 def test_lists_of_parts_are_the_codes(what: str) -> None:
     # What is said of one in brackets is not part of the list.
-    plain = re.sub(r"` \([^)]*\)", "`", README)
+    plain = re.sub(r"` \([^)]*\)", "`", PARTS)
     assert ", ".join(f"`{name}`" for name in registry.names(what)) in plain
 
 
@@ -154,8 +185,8 @@ def test_nothing_installs_the_other_nlpkit_from_an_index() -> None:
     assert '\nname = "nlpkit-lm"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])
-def test_default_targets_of_adapters_are_those_that_the_readme_names(text: str) -> None:
+@pytest.mark.parametrize("text", [TUNING, TUNING_ZH], ids=["en", "zh"])
+def test_default_targets_of_adapters_are_those_that_the_page_names(text: str) -> None:
     found: dict[tuple[str, ...], list[str]] = {}
     for name in registry.names("models"):
         targets = families.load_model(name).LORA_TARGETS
@@ -177,17 +208,30 @@ def test_page_of_translation_has_the_figures_of_the_recipes(name: str) -> None:
     assert f"{nats} nats a token held out, BLEU {bleu}" in page
 
 
-@pytest.mark.parametrize("text", [README, CHINESE], ids=["en", "zh"])
-def test_files_that_the_readme_links_to_exist(text: str) -> None:
-    for target in re.findall(r"\]\(([^)#:]+)\)", text):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize(
+    "page",
+    ["README.md", "README.zh.md", "docs/parts.md", "docs/commands.md", "docs/finetuning.md",
+     "docs/zh/commands.md", "docs/zh/finetuning.md"],
+)  # fmt: skip
+def test_files_that_the_page_links_to_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
 
 
-def test_chinese_readme_has_the_same_commands_and_verbs() -> None:
+@pytest.mark.parametrize(
+    ("english", "chinese"), [(README, CHINESE), (COMMANDS, COMMANDS_ZH), (TUNING, TUNING_ZH)],
+    ids=["readme", "commands", "finetuning"],
+)  # fmt: skip
+def test_chinese_page_has_the_same_blocks_and_verbs(english: str, chinese: str) -> None:
     def commands(text: str) -> list[str]:
-        blocks = re.findall(r"```(?:console|python)\n(.*?)```", text, re.DOTALL)
+        blocks = re.findall(r"```(?:console|python|text)?\n(.*?)```", text, re.DOTALL)
+        blocks = [block for block in blocks if "# creates" not in block and "# 建立" not in block]
         return blocks + re.findall(r"^\| (`nlpkit .*?) \|", text, re.MULTILINE)
 
-    assert commands(CHINESE) == commands(README)
-    verbs = registry.names("commands")
-    assert all(f"`nlpkit {verb}" in CHINESE for verb in verbs)
+    assert commands(chinese) == commands(english)
+
+
+@pytest.mark.parametrize("text", [README, CHINESE, COMMANDS, COMMANDS_ZH])
+def test_every_verb_is_named(text: str) -> None:
+    assert all(f"`nlpkit {verb}" in text for verb in registry.names("commands"))

@@ -2,8 +2,8 @@
 
 A recipe is put together from shipped ones: model and tokenizer of one, objective and data of
 another. In `make test` one objective, kind of attention and precision; in `make test-all` every
-cell of README's table, every kind of attention with every family that takes it, and every backend,
-optimizer, tokenizer and precision.
+cell of docs/parts.md's table, every kind of attention with every family that takes it, and every
+backend, optimizer, tokenizer and precision.
 """
 
 import itertools
@@ -117,7 +117,7 @@ def _slow(cases: list[Any], fast: Any = None) -> list[Any]:
 
 def _cells() -> list[tuple[str, str, bool]]:
     """Return objective, family, and whether it needs another setting, of each cell."""
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / "docs/parts.md").read_text("utf-8")
     (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n\n", text, re.DOTALL)
     head, _, *rows = ([c.strip(" `") for c in row.split("|")[1:-1]] for row in table.splitlines())
     return [
