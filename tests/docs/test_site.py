@@ -16,9 +16,9 @@ LATER = [
     "distillation.md", "electra.md", "evaluation.md", "files.md", "flash_attention.md",
     "generate.md", "glm.md", "gpt1.md", "gpt2.md", "hybrid.md", "linear_attention.md",
     "llama.md", "modernbert.md", "objectives.md", "optimizers.md", "other_tools.md",
-    "papers.md", "parts.md", "preferences.md", "recurrent.md", "reproduce.md", "scale.md", "schedules.md",
-    "score.md", "speed.md", "speedrun.md", "suites.md", "sweeps.md", "t5.md", "tasks.md",
-    "translation.md", "vit.md", "word2vec.md",
+    "papers.md", "parts.md", "preferences.md", "recurrent.md", "reproduce.md", "scale.md",
+    "schedules.md", "score.md", "speed.md", "speedrun.md", "suites.md", "sweeps.md", "t5.md",
+    "tasks.md", "translation.md", "vit.md", "word2vec.md",
 ]  # fmt: skip
 
 
