@@ -1,4 +1,4 @@
-"""The files of experiments/: each is read and planned over a folder of tiny texts as they name."""
+"""The files of experiments/: each is read and, slowly, run small over tiny texts as they name."""
 
 import gzip
 import json
@@ -84,6 +84,13 @@ def test_an_experiment_says_what_a_reader_needs_and_its_recipes_are_whole(file, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_an_experiment_plans(file, texts, tmp_path, monkeypatch) -> None:
+def test_an_experiment_runs_to_its_verdicts(file, texts, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    assert cli.run(["compare", str(file), "--folder", str(texts), "--dry-run", "-q"]) == 0
+    found, _ = experiment.load(str(file), [])
+    assert found.equal is not None
+    small = {"seeds": "1", "rates": "null", "tokenizer.vocab_size": "300"}
+    small |= {"equal.time": "5s"} if found.equal.time else {"equal.tokens": "6000"}
+    sets = [f"--set={key}={value}" for key, value in small.items()]
+    assert cli.run(["compare", str(file), "--folder", str(texts), *sets, "-q", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert len(printed["expectations"]) == len(found.expect)  # each figure is one that a run has
