@@ -17,6 +17,7 @@ PAGE = (ROOT / "docs" / "score.md").read_text(encoding="utf-8")
 _CELLS = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| `")]
 ROWS = {cells[0].strip(" `"): cells for cells in _CELLS if len(cells) == 6}
 COMMANDS = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
+FILES = [line for line in COMMANDS if line.startswith("printf")]  # which others read
 
 
 def _flags_and_defaults(name: str) -> tuple[set[str], dict[str, object]]:
@@ -58,6 +59,8 @@ def test_score_docs_references_are_the_codes() -> None:
 
 @pytest.mark.parametrize("line", COMMANDS)
 def test_score_docs_command_runs(tmp_path: Path, line: str) -> None:
+    for each in FILES:
+        subprocess.run(["bash", "-c", each], cwd=tmp_path, check=True)
     texts = {
         "hyp.txt": "the cat sat on the mat\na dog ran\n",
         "ref.txt": "the cat is on the mat\na dog ran far\n",
