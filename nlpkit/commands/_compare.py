@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nlpkit import registry
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import _sweep, finetune, pretrain
 from nlpkit.commands._grid import GridRun
@@ -26,6 +27,7 @@ from nlpkit.train.state import LOSS
 from nlpkit.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
 
 STATE = "experiment.json"
@@ -106,16 +108,19 @@ class Runs:
             for run in runs:
                 pretrain.check_directory(run.resolved, Common(), False)
         for number, each in enumerate(self.found.expect):
+            sides = {name: self.list_seeds(name)[0].resolved for name in (each.first, each.than)}
+            lacks = [name for name, side in sides.items() if not _has_figure(side, each.by)]
             try:
                 table.find_sign(each.by)
+                what = lacks and f"{lacks[0]} has no {each.by} while it trains"
             except WrongScore as error:
-                also = ", ".join((*FIGURES, table.PAIRS, "loss.NAME"))
-                what = f"expect.{number}.by: {error.what}; also {also}"
-                raise RecipeError([self.document.locate(what)]) from error
-            sides = [self.list_seeds(name)[0].resolved for name in (each.first, each.than)]
-            if each.by == table.PAIRS and not all(side.recipe.eval.pairs for side in sides):
-                what = f"expect.{number}.by: pairs needs eval.pairs in both conditions"
-                raise RecipeError([self.document.locate(what)])
+                what = error.what
+            if what:
+                known = (
+                    f"{', '.join(FIGURES)} and loss.NAME are there always, pairs with eval.pairs"
+                )
+                message = f"expect.{number}.by: {what}; {known}"
+                raise RecipeError([self.document.locate(message)])
 
     def plan(self, log: "Log") -> None:
         """Plan a run of each condition, if it is not planned yet: sizes, FLOPs, time, memory.
@@ -226,6 +231,17 @@ class Runs:
             runs, plan = table.read_runs(paths, self.out), self.state["plans"].get(name, {})
             found[name] = table.Measured(runs, len(paths), plan, rate, left)
         return found
+
+
+def _has_figure(resolved: "Resolved", figure: str) -> bool:
+    """Return whether the evaluations of a run may have a figure."""
+    if figure in FIGURES or figure.startswith(table.PART):
+        return True
+    if figure == table.PAIRS:
+        return bool(resolved.recipe.eval.pairs)
+    made = [registry.load("objectives", each.name).Objective for each in resolved.recipe.objective]
+    own = any(figure in each.scores for each in made)
+    return own or len(made) > 1 or suite_table.is_scored(resolved)
 
 
 def _diverged(run: GridRun) -> bool:

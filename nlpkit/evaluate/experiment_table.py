@@ -3,6 +3,7 @@
 Figures are those of the evaluation after the last step, so that nothing is chosen by held-out text.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +141,7 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
         "hash": found.hash(),
         "conditions": {name: each.describe(figures) for name, each in measured.items()},
         "expectations": judged,
-        "seconds_left": round(sum(each.left for each in measured.values())),
+        "seconds_left": math.ceil(sum(each.left for each in measured.values())),
     }
 
 

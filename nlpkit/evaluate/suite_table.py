@@ -43,9 +43,8 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
     if not issubclass(task, Task):
         raise UsageError(f"{recipe}: objective {objective.name} is of no task")
     best_by = [settings.train.best_by] if settings.train.best_by != LOSS else []
-    # Text is not written during training, so its scores are not known.
-    written = task.predict is Task.predict
-    metrics = () if written else (*(settings.eval.metrics or ()), *best_by, *task.metrics)
+    own = (*(settings.eval.metrics or ()), *best_by, *task.metrics)
+    metrics = own if is_scored(resolved) else ()
     score = (*metrics, LOSS)[0]
     row: JsonObject = {"task": settings.name, "score": score, _WORDS: None, _COMMONEST: None}
     if not isinstance(task, Prompted) or objective.config.setting("regression"):
@@ -60,6 +59,12 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
             chosen = choose(found.train, found.rows)
             row |= {name: scores([score], list(zip(chosen, right, strict=True)))[score]}
     return row
+
+
+def is_scored(resolved: Resolved) -> bool:
+    """Return whether evaluations have scores of a task: text is not written during training."""
+    task = registry.load("objectives", resolved.recipe.objective[0].name).Objective
+    return issubclass(task, Task) and task.predict is not Task.predict
 
 
 def add_scores(row: JsonObject, runs: Mapping[str, Sequence[Path]]) -> JsonObject:

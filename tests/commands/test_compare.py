@@ -114,7 +114,12 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         (
             "by: bits_per_character",
             "by: pairs",
-            "mine.yaml:11:38: expect.0.by: pairs needs eval.pairs in both",
+            "mine.yaml:11:38: expect.0.by: wide has no pairs while it trains",
+        ),
+        (
+            "by: bits_per_character",
+            "by: accuracy",
+            "expect.0.by: wide has no accuracy while it trains",
         ),
         ("seeds: 2", "seeds: 2\nparameters: 0.05", "parameters: sizes differ by more than 0.05"),
         ("{tokens: 1000}", "{tokens: 1000, steps: 3}", "give one of steps, tokens, words, time"),
@@ -135,8 +140,9 @@ def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, 
     assert not list(Path().rglob("metrics.jsonl"))
 
 
-def test_a_figure_that_no_run_has_is_named(capsys) -> None:
-    change("by: bits_per_character", "by: accuracy")
-    assert compare() == 3
-    said = "seed-1: its last evaluation has no accuracy; see data.valid and eval.metrics\n"
-    assert capsys.readouterr().err.endswith(said)
+def test_scores_of_written_text_are_refused_as_no_run_has_them_while_it_trains(capsys) -> None:
+    tuned = "{recipe: cpm_ant_nlg, from: narrow}"
+    change("{recipe: tiny.yaml, train: {lr: 1.0e+30, clip: null}}", tuned)
+    change("{better: narrow, than: wild}", "{better: wild, than: narrow, by: bleu}")
+    assert compare() == 2
+    assert "expect.1.by: wild has no bleu while it trains" in capsys.readouterr().err
