@@ -107,7 +107,7 @@ def parts() -> str:
 def test_table_of_objectives_and_families_is_what_the_command_prints(parts: str) -> None:
     printed = "\n\n".join(parts.split("\n\n")[:2])
     (table,) = re.findall(r"<!-- families.*? -->\n(.*?)\n<!-- /families -->", PARTS, re.DOTALL)
-    assert table == printed
+    assert table.split() == printed.split()  # the page has shorter lines
     # An objective that trains nothing would be of no use.
     assert all("yes" in row for row in table.partition("\n\n")[0].splitlines()[2:])
 
@@ -205,7 +205,7 @@ def test_page_of_translation_has_the_figures_of_the_recipes(name: str) -> None:
     about = recipe.packaged()[name].read_text(encoding="utf-8")
     nats, bleu = re.findall(r"Held out: ([\d.]+) nats a token, BLEU ([\d.]+)", about)[0]
     page = (ROOT / "docs/translation.md").read_text(encoding="utf-8")
-    assert f"{nats} nats a token held out, BLEU {bleu}" in page
+    assert f"{nats} nats a token held out, BLEU {bleu}" in " ".join(page.split())
 
 
 @pytest.mark.parametrize(
