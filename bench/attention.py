@@ -88,7 +88,7 @@ def _arguments() -> argparse.Namespace:
     given.tokens = sorted(given.tokens or [n for n in TOKENS if n <= 4096 or not given.quick])
     given.rounds = given.rounds or (2 if given.quick else 5)
     # Only what was measured in full is for the documents.
-    given.plot = given.plot or (given.out if given.quick else ROOT / "docs") / "attention.png"
+    given.plot = given.plot or (given.out if given.quick else ROOT / "docs/lab") / "attention.png"
     return given
 
 

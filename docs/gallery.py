@@ -93,9 +93,11 @@ def write_masks() -> dict[str, str]:
     for row in describe_kinds():
         name = row["kind"].strip("`")
         made[f"masks/{name}.svg"] = masks.draw(name)
+        made[f"masks/{name}_small.svg"] = masks.draw_small(name)
         text += [
             f"## {name}",
-            f"{row['who sees whom']}. Cost of N tokens: {row['cost of N tokens']}. "
+            f"{row['who sees whom']}. It sees: {row['sees']}. "
+            f"Cost of N tokens: {row['cost of N tokens']}. Learned: {row['learned']}. "
             f"Source: {row['source']}.",
             f"![mask of {name}](masks/{name}.svg)",
             *([masks.NOTES[name]] if name in masks.NOTES else []),

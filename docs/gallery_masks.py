@@ -99,6 +99,8 @@ PANELS: dict[str, list[Panel]] = {
     ],
     "strided": _patterns(["sa1", "sa2", "both"], stride=4),
 }  # fmt: skip
+# The panel that stands for a kind in a small picture, where it is not the first one.
+_TYPICAL = {"fixed": "both", "relative": "plm", "seen_range": "source", "strided": "both"}
 # What is to be said of a picture beside the names of its panels.
 NOTES = {
     "aft": "Which keys have a weight; how large it is, the keys and learned numbers say.",
@@ -137,23 +139,41 @@ def _trace(seen: np.ndarray) -> Iterator[str]:
             yield f"M{first * CELL} {row * CELL}h{(stop - first) * CELL}v{CELL}H{first * CELL}z"
 
 
-def draw(kind: str) -> str:
-    """Return the picture of a kind, its panels side by side, as SVG."""
-    side, panels = TOKENS * CELL, PANELS[kind]
-    width, height = len(panels) * (side + GAP) - GAP, side + LABEL
+def _draw_grid(kind: str, panel: Panel) -> list[str]:
+    """Return the paths of a mask: what is seen, and the lines of the grid."""
+    side = TOKENS * CELL
     lines = "".join(f"M0 {n * CELL}H{side}M{n * CELL} 0V{side}" for n in range(TOKENS + 1))
-    text = [
+    return [
+        f'<path fill="{SEEN}" d="{"".join(_trace(compute(kind, panel)))}"/>',
+        f'<path stroke="{HIDDEN}" stroke-opacity=".4" stroke-width=".6" d="{lines}"/>',
+    ]
+
+
+def _open(kind: str, width: int, height: int) -> list[str]:
+    return [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="11">',
         f"<title>{kind}: a row is a query, a column a key; what it sees is blue</title>",
     ]
+
+
+def draw(kind: str) -> str:
+    """Return the picture of a kind, its panels side by side, as SVG."""
+    side, panels = TOKENS * CELL, PANELS[kind]
+    text = _open(kind, len(panels) * (side + GAP) - GAP, side + LABEL)
     for number, panel in enumerate(panels):
         text += [
             f'<g transform="translate({number * (side + GAP)} 0)">',
-            f'<path fill="{SEEN}" d="{"".join(_trace(compute(kind, panel)))}"/>',
-            f'<path stroke="{HIDDEN}" stroke-opacity=".4" stroke-width=".6" d="{lines}"/>',
+            *_draw_grid(kind, panel),
             f'<text x="{side / 2:g}" y="{side + 13}" text-anchor="middle" fill="{TEXT}">'
             f"{panel.label}</text>",
             "</g>",
         ]
     return "\n".join([*text, "</svg>", ""])
+
+
+def draw_small(kind: str) -> str:
+    """Return one panel of a kind without words, for tables."""
+    (panel, *_) = [p for p in PANELS[kind] if p.label == _TYPICAL.get(kind, PANELS[kind][0].label)]
+    side = TOKENS * CELL
+    return "\n".join([*_open(kind, side, side), *_draw_grid(kind, panel), "</svg>", ""])

@@ -149,7 +149,11 @@ def test_table_of_attention_kinds_is_what_the_command_prints(parts: str) -> None
     printed = parts.partition("Attention, kind by kind:\n\n")[2]
     text = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
     (table,) = re.findall(r"<!-- kinds.*? -->\n(.*?)\n<!-- /kinds -->", text, re.DOTALL)
-    assert table == printed.rstrip("\n")
+    linked = (
+        r"\[(`(\w+)`)\]\(gallery/masks\.md#\2\)<br><img src=\"gallery/masks/\2_small\.svg\" [^>]*>"
+    )
+    assert re.sub(linked, r"\1", table) == printed.rstrip("\n")
+    assert len(re.findall(linked, table)) == len(registry.names("attention/kinds"))
     rows = [[cell.strip() for cell in row[1:-1].split("|")] for row in table.splitlines()[2:]]
     assert all(cell for row in rows for cell in row)
 

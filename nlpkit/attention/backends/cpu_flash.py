@@ -45,7 +45,7 @@ def refuses(request: Request) -> str | None:
 def suits(request: Request) -> bool:
     """Return whether no other backend is faster: neither `sparse` nor torch's own kernel.
 
-    A rule, measured once (docs/attention.md), so that a run repeats.
+    A rule, measured once (docs/lab/attention.md), so that a run repeats.
     """
     if request.kind.ranges is not None:
         return False
