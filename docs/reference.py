@@ -1,4 +1,4 @@
-"""Writes docs/reference: every recipe key, every command and its options, the exit codes.
+"""Writes pages of docs/reference: recipe keys, commands and their options, exit codes, scores.
 
 `python docs/reference.py` writes the pages; tests/docs/test_reference.py compares them.
 """
@@ -10,6 +10,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from reference_examples import Examples
+from reference_scores import write_scores
 
 from nlpkit import errors, registry
 from nlpkit.recipe.schema import build_schema
@@ -29,7 +32,13 @@ _PARTS = {
 _SECTIONS = {
     "nlpkit__data__settings__Config": "data",
     "Source": "data.train, one source",
-    "Segment": "data, one segment of a row",
+    "Model": "model",
+    "Rope": "model.rope",
+    "Tokenizer": "tokenizer",
+    "Side": "tokenizer.source, tokenizer.target",
+    "Objective": "objective",
+    "Member": "objective.of, one member of a mixture",
+    "Segment": "objective.segments, one segment",
     "Attention": "attention",
     "AttentionLayer": "attention.layers, one layer",
     "nlpkit__train__settings__Config": "train",
@@ -40,6 +49,7 @@ _SECTIONS = {
     "Prompts": "eval.prompts",
     "nlpkit__score__settings__Prompt": "eval.prompts, one prompt",
 }
+_EXAMPLES = Examples(ROOT / "recipes")
 
 
 def _name_type(setting: dict[str, Any]) -> str:
@@ -68,22 +78,26 @@ def _bounds(setting: dict[str, Any]) -> str:
     )
 
 
-def _rows(described: dict[str, Any]) -> Iterator[str]:
-    yield "| key | type | default | meaning |\n|---|---|---|---|"
+def _rows(described: dict[str, Any], sections: tuple[str, ...]) -> Iterator[str]:
     required = described.get("required", [])
+    examples = {key: _EXAMPLES.of(sections, key) for key in described["properties"]}
+    shown = ("key", "type", "default", "meaning", "example")[: 5 if any(examples.values()) else 4]
+    yield f"| {' | '.join(shown)} |\n{'|---' * len(shown)}|"
     for key, setting in described["properties"].items():
         kind = " ".join(filter(None, (_name_type(setting), _bounds(setting))))
         default = "required" if key in required else ""
         if "default" in setting:
             default = f"`{json.dumps(setting['default'], ensure_ascii=False)}`"
-        cells = (f"`{key}`", kind, default, setting.get("description", ""))
+        cells = (f"`{key}`", kind, default, setting.get("description", ""), examples[key])
+        cells = cells[: len(shown)]
         yield "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
-def _table(described: dict[str, Any]) -> str:
+def _table(described: dict[str, Any], *sections: str) -> str:
+    """Return the table of keys; examples are those of the first of `sections` that has one."""
     if not described.get("properties"):
         return "It has no settings of its own."
-    return "\n".join(_rows(described))
+    return "\n".join(_rows(described, sections))
 
 
 def write_keys() -> dict[str, str]:
@@ -91,15 +105,15 @@ def write_keys() -> dict[str, str]:
     schema = build_schema()
     known = schema["$defs"]
     top = {"properties": schema["else"]["properties"], "required": schema["else"]["required"]}
-    text = [f"{_MADE}# Recipe keys: sections\n\n## The recipe\n\n{_table(top)}"]
-    text += [f"## {title}\n\n{_table(known[name])}" for name, title in _SECTIONS.items()]
+    text = [f"{_MADE}# Recipe keys: sections\n\n## The recipe\n\n{_table(top, 'The recipe')}"]
+    text += [f"## {title}\n\n{_table(known[name], title)}" for name, title in _SECTIONS.items()]
     pages = {"keys.md": "\n\n".join(text) + "\n"}
     for folder, (section, key) in _PARTS.items():
         path = folder.replace("__", "/")
         text = [f"{_MADE}# Recipe keys: {path}\n\nNamed by `{section}`, key `{key}`."]
         for name in registry.names(path):
             described = known.get(f"nlpkit__{folder}__{name}__Config", {})
-            text.append(f"## {name}\n\n{_table(described)}")
+            text.append(f"## {name}\n\n{_table(described, f'{path}/{name}')}")
         pages[f"keys_{folder.rpartition('__')[2]}.md"] = "\n\n".join(text) + "\n"
     return pages
 
@@ -141,7 +155,11 @@ def write_codes() -> str:
 
 def write_pages() -> dict[str, str]:
     """Return every page of docs/reference by its file name."""
-    return write_keys() | {"commands.md": write_commands(), "exit_codes.md": write_codes()}
+    return write_keys() | {
+        "commands.md": write_commands(),
+        "exit_codes.md": write_codes(),
+        "scores.md": _MADE + write_scores(),
+    }
 
 
 if __name__ == "__main__":
