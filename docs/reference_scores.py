@@ -84,7 +84,7 @@ def write_scores() -> str:
         [
             "# Scores\n",
             "`nlpkit score NAME HYP REF…`, and `eval.metrics: [NAME, …]` in a recipe whose rows",
-            "have answers. How to use them, their defaults and traps: [using scores](../score.md).\n",
+            "have answers. How to use them, and their defaults: [using scores](../score.md).\n",
             "## Every score\n",
             *rows,
             "\nWithout a library in the last column, the expected values in the tests come from",
