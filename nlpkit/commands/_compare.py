@@ -4,24 +4,27 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit import registry
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import _sweep, finetune, pretrain
 from nlpkit.commands._grid import GridRun
 from nlpkit.commands._options import Common
+from nlpkit.contracts.abilities import Continues
+from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, write_json
-from nlpkit.errors import DivergedError, RecipeError, UsageError
+from nlpkit.errors import DivergedError, RecipeError, TryAgain, UsageError
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite_table
 from nlpkit.evaluate.experiment import Experiment, place
 from nlpkit.json_types import JsonObject
+from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document
-from nlpkit.report.history import FIGURES
+from nlpkit.report.history import FIGURES, History
 from nlpkit.score.named import WrongScore
 from nlpkit.train.state import LOSS
 from nlpkit.units import format_bytes, format_duration
@@ -61,10 +64,11 @@ class Runs:
 
     def list_seeds(self, name: str) -> list[GridRun]:
         """Return the runs of a condition, with the chosen rate."""
-        rate = self.state["rates"].get(name, {}).get("chosen")
+        trained = self.found.find_trained(name)
+        rate = self.state["rates"].get(trained, {}).get("chosen")
         more = [] if rate is None else [f"train.lr={rate!r}"]
         seeds = range(1, self.found.seeds + 1)
-        return [self._make(name, seed, more, f"{name}/seed-{seed}") for seed in seeds]
+        return [self._make(name, seed, more, f"{trained}/seed-{seed}") for seed in seeds]
 
     def list_trials(self, name: str) -> list[GridRun]:
         """Return a run for each rate to try: the first seed, scored on training text or rows."""
@@ -75,8 +79,9 @@ class Runs:
         ]
 
     def _make(self, name: str, seed: int, more: Sequence[str], where: str) -> GridRun:
-        condition, base = self.found.conditions[name], self.found.find_base(name)
-        changes = [*self.found.list_changes(name, self.folder), *self._length(name), *more]
+        trained = self.found.find_trained(name)
+        condition, base = self.found.conditions[trained], self.found.find_base(trained)
+        changes = [*self.found.list_changes(name, self.folder), *self._length(trained), *more]
         changes.append(f"seed={seed}")
         common = replace(self.common, overrides=changes, out=str(self.out / where))
         start = str(self.out / base / f"seed-{seed}") if base else condition.start
@@ -103,24 +108,35 @@ class Runs:
     def check(self) -> None:
         """Raise an error if a recipe, a file or a directory is wrong; nothing is begun."""
         for name in self.found.conditions:
-            runs = [*self.list_trials(name), *self.list_seeds(name)]
-            _sweep.check_surroundings(runs[0])
-            for run in runs:
-                pretrain.check_directory(run.resolved, Common(), False)
+            seeds = self.list_seeds(name)
+            if self.found.find_trained(name) == name:
+                runs = [*self.list_trials(name), *seeds]
+                _sweep.check_surroundings(runs[0])
+                for run in runs:
+                    pretrain.check_directory(run.resolved, Common(), False)
+            elif not _writes(seeds[0].resolved):
+                what = "evaluates: its runs write no text, so nothing differs"
+                raise RecipeError([self.document.locate(f"conditions.{name}.{what}")])
         for number, each in enumerate(self.found.expect):
-            sides = {name: self.list_seeds(name)[0].resolved for name in (each.first, each.than)}
-            lacks = [name for name, side in sides.items() if not _has_figure(side, each.by)]
-            try:
-                table.find_sign(each.by)
-                what = lacks and f"{lacks[0]} has no {each.by} while it trains"
-            except WrongScore as error:
-                what = error.what
-            if what:
-                known = (
-                    f"{', '.join(FIGURES)} and loss.NAME are there always, pairs with eval.pairs"
-                )
-                message = f"expect.{number}.by: {what}; {known}"
-                raise RecipeError([self.document.locate(message)])
+            if what := self._find_lack(each.by, (each.first, each.than)):
+                raise RecipeError([self.document.locate(f"expect.{number}.by: {what}")])
+
+    def _find_lack(self, figure: str, names: Iterable[str]) -> str:
+        """Return why a condition has no such figure, or an empty text."""
+        try:
+            table.find_sign(figure)
+        except WrongScore as error:
+            return error.what
+        for name in names:
+            resolved, evaluates = self.list_seeds(name)[0].resolved, self.found.conditions[name]
+            if not (resolved.recipe.data.valid or resolved.recipe.data.valid_fraction):
+                return f"{name} has no data.valid"
+            if evaluates.evaluates and not table.is_score(figure):
+                return f"{name} evaluates {evaluates.evaluates}, so both have the same {figure}"
+            if not _has_figure(resolved, figure):
+                known = "pairs with eval.pairs, scores with a task"
+                return f"{name} has no {figure}; {', '.join(FIGURES)} are always there, {known}"
+        return ""
 
     def plan(self, log: "Log") -> None:
         """Plan a run of each condition, if it is not planned yet: sizes, FLOPs, time, memory.
@@ -129,7 +145,9 @@ class Runs:
             UsageError: a condition cannot run, does not fit into memory, or has another size.
         """
         for name in self.found.conditions:
-            if name not in self.state["plans"] and self.found.conditions[name].start is None:
+            condition = self.found.conditions[name]
+            tuned = condition.start is not None or condition.evaluates is not None
+            if name not in self.state["plans"] and not tuned:
                 self.state["plans"][name] = self._plan(name)
                 said = self.state["plans"][name]
                 time, size = format_duration(said["seconds"]), format_bytes(said["memory"])
@@ -147,7 +165,8 @@ class Runs:
 
     def _plan(self, name: str) -> JsonObject:
         equal = self.found.equal
-        described = _ask_plan(self._make(name, 1, [], f"{name}/seed-1"), name)
+        run = self._make(name, 1, [], f"{name}/seed-1")
+        described = _ask(["plan", *run.arguments[1:-2]], name)
         model, estimate = described["model"], described["estimate"]
         found: JsonObject = {"parameters": model["parameters"]}
         found["flops_per_step"] = model.get("flops_per_step")
@@ -180,8 +199,9 @@ class Runs:
             return _sweep.train_all([r for r in runs if not _diverged(r)], left, log, jobs)
 
         failed: dict[str, int] = {}
-        waiting = [*self.found.conditions]
+        waiting = [name for name, each in self.found.conditions.items() if not each.evaluates]
         while waiting:
+            self._score(end, jobs, log)
             now = [name for name in waiting if self.found.find_base(name) not in waiting]
             waiting = [name for name in waiting if name not in now]
             runs = []
@@ -193,7 +213,39 @@ class Runs:
             by_seed = [run for seed in zip(*runs, strict=False) for run in seed]
             by_seed += [run for of_one in runs for run in of_one if run not in by_seed]
             failed |= train(by_seed)
+        self._score(end, jobs, log)
         return {name: code for name, code in failed.items() if code != DivergedError.exit_code}
+
+    def _score(self, end: float | None, jobs: int, log: "Log") -> None:
+        """Let `nlpkit eval` compute the scores that finished runs have not, and keep them.
+
+        Raises:
+            TryAgain: the time `end` is reached.
+            UsageError: it failed.
+        """
+
+        def score(name: str, run: History, figures: list[str]) -> None:
+            settings = (
+                self.found.conditions[name].eval if self.found.find_trained(name) != name else {}
+            )
+            words = ["eval", str(run.path / "checkpoints" / "latest")]
+            words += ["--metrics", ",".join(figures), "--device", self.common.device]
+            for key, value in settings.items():
+                words += [f"--{key.replace('_', '-')}", str(value)]
+            found = _ask(words, name, end)
+            (self.out / run.label).mkdir(parents=True, exist_ok=True)
+            write_json(self.out / run.label / table.SCORES, found)
+            log.info(f"scores: {run.label}")
+
+        asked = []
+        for name, each in self.measure().items():
+            named = [e.by for e in self.found.expect if name in (e.first, e.than)]
+            for run in each.histories:
+                lacks = {f for f in named if table.is_score(f)} - {*table.list_figures(run)}
+                if run.state == table.FINISHED and lacks:
+                    asked.append((name, run, sorted(lacks)))
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(lambda each: score(*each), asked))
 
     def _has_base(self, name: str, run: GridRun) -> bool:
         base = self.found.find_base(name)
@@ -221,39 +273,46 @@ class Runs:
         """Return what is known of each condition."""
         found = {}
         for name in self.found.conditions:
-            paths = [self.out / name / f"seed-{seed}" for seed in range(1, self.found.seeds + 1)]
-            rate = self.state["rates"].get(name, {}).get("chosen")
+            trained = self.found.find_trained(name)
+            rate = self.state["rates"].get(trained, {}).get("chosen")
             rates = self.found.list_rates(name)
             left = 0
             if rates and rate is None:
                 trials = [self.out / name / "search" / f"lr-{each:g}" for each in rates]
                 left = sum(not RunDirectory(path).finished() for path in trials)
-            runs, plan = table.read_runs(paths, self.out), self.state["plans"].get(name, {})
-            found[name] = table.Measured(runs, len(paths), plan, rate, left)
+            runs = table.read_runs(self.out, name, trained, self.found.seeds)
+            plan = self.state["plans"].get(trained, {})
+            found[name] = table.Measured(runs, self.found.seeds, plan, rate, left)
         return found
 
 
 def _has_figure(resolved: "Resolved", figure: str) -> bool:
-    """Return whether the evaluations of a run may have a figure."""
-    if figure in FIGURES or figure.startswith(table.PART):
-        return True
-    if figure == table.PAIRS:
-        return bool(resolved.recipe.eval.pairs)
-    made = [registry.load("objectives", each.name).Objective for each in resolved.recipe.objective]
+    """Return whether runs may have a figure after their last step."""
+    if not table.is_score(figure):
+        return figure != table.PAIRS or bool(resolved.recipe.eval.pairs)
+    made = fit.classes(resolved.recipe.objective)
     own = any(figure in each.scores for each in made)
-    return own or len(made) > 1 or suite_table.is_scored(resolved)
+    return own or len(made) > 1 or issubclass(made[0], Task)
+
+
+def _writes(resolved: "Resolved") -> bool:
+    """Return whether the answers of a task are texts that the model writes."""
+    made = fit.classes(resolved.recipe.objective)
+    return any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
 
 
 def _diverged(run: GridRun) -> bool:
     return bool(RunDirectory(run.path).status().get("diverged"))
 
 
-def _ask_plan(run: GridRun, name: str) -> JsonObject:
-    """Return what `nlpkit plan` says of a run."""
-    words = ["plan", *run.arguments[1:-2], "--json"]
-    words += [] if "-q" in words else ["-q"]
-    command = [sys.executable, "-m", "nlpkit", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def _ask(words: Sequence[str], name: str, end: float | None = None) -> JsonObject:
+    """Return what `nlpkit WORDS --json` prints, about a condition."""
+    command = [sys.executable, "-m", "nlpkit", *words, "--json", *([] if "-q" in words else ["-q"])]
+    left = None if end is None else end - time.monotonic()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
+    except subprocess.TimeoutExpired as error:
+        raise TryAgain("the time limit is reached; the same command goes on") from error
     if done.returncode:
         said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
         raise UsageError(f"condition {name}: {said[0].removeprefix('nlpkit: ')}")

@@ -25,6 +25,7 @@ from nlpkit.units import parse_duration
 # The setting that names the part which the others of its section belong to.
 _PARTS = {"model": "family", "tokenizer": "kind", "attention": "kind", "objective": "name"}
 _NAME = r"^\w[\w.-]*$"
+_WRITING = ("beam", "length_penalty", "length_penalty_form")  # settings of `eval`
 
 
 class Sections(suite.Sections):
@@ -39,13 +40,25 @@ class Sections(suite.Sections):
 class Condition(Sections):
     """One of what is compared."""
 
-    recipe: str = Field(min_length=1, description="a file, or a packaged recipe")
+    recipe: str = Field("", description="a file, or a packaged recipe")
+    evaluates: str | None = Field(
+        None, description="a condition before it: its runs, evaluated with other settings of eval"
+    )
     start: str | None = Field(
         None,
         alias="from",
         description="tunes: the run with the same seed of a condition before it, or a checkpoint",
     )
     rates: list[float] | None = Field(None, description="in place of those of the file")
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if bool(self.recipe) == (self.evaluates is not None):
+            raise ValueError("give recipe, or evaluates")
+        more = (self.model_fields_set - {"evaluates", "eval"}) | ({*self.eval} - {*_WRITING})
+        if self.evaluates is not None and more:
+            raise ValueError(f"evaluates excludes {min(more)}; set {', '.join(_WRITING)} in eval")
+        return self
 
 
 def _check_duration(text: str) -> str:
@@ -130,6 +143,10 @@ class Experiment(Sections):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         names = list(self.conditions)
+        for place, (name, condition) in enumerate(self.conditions.items()):
+            other = condition.evaluates
+            if other and (other not in names[:place] or self.conditions[other].evaluates):
+                raise ValueError(f"conditions.{name}.evaluates: {other} is no run before it")
         for number, each in enumerate(self.expect):
             for name in {each.first, each.than} - {*names}:
                 raise ValueError(f"expect.{number}: no condition {name}; {', '.join(names)}")
@@ -143,8 +160,12 @@ class Experiment(Sections):
 
     def list_rates(self, name: str) -> list[float]:
         """Return the learning rates to try for a condition; none if it takes its recipe's."""
-        own = self.conditions[name].rates
+        own = self.conditions[self.find_trained(name)].rates
         return (self.rates or []) if own is None else own
+
+    def find_trained(self, name: str) -> str:
+        """Return the condition whose runs are evaluated: itself, or what it `evaluates`."""
+        return self.conditions[name].evaluates or name
 
     def find_base(self, name: str) -> str | None:
         """Return the condition that another one begins with, or None."""
@@ -155,6 +176,9 @@ class Experiment(Sections):
     def list_changes(self, name: str, folder: str) -> list[str]:
         """Return the settings of a condition, as `--set` takes them; `folder` has its data."""
         condition = self.conditions[name]
+        if condition.evaluates is not None:
+            more = [f"eval.{key}={json.dumps(value)}" for key, value in condition.eval.items()]
+            return [*self.list_changes(condition.evaluates, folder), *more]
         changes: dict[str, object] = {"train.eval_every": None}
         for section in Sections.model_fields:
             common = {} if condition.start is not None else getattr(self, section) or {}

@@ -1,6 +1,7 @@
 """What an experiment knows so far: a row for each condition, a verdict for each expectation.
 
-Figures are those of the evaluation after the last step, so that nothing is chosen by held-out text.
+Figures are those after the last step, so that nothing is chosen by held-out text: of the evaluation
+that a run ends with, and of `nlpkit eval` for scores that it has not.
 """
 
 import math
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.disk import read_json
 from nlpkit.errors import DataError
 from nlpkit.evaluate import verdicts
 from nlpkit.evaluate.experiment import Experiment
@@ -21,6 +23,7 @@ from nlpkit.text_table import aligned
 from nlpkit.units import format_duration
 
 PAIRS, PART = "pairs", "loss."
+SCORES = "scores.json"  # what `nlpkit eval` has found, in the directory of a run
 FINISHED, DIVERGED = "finished", "diverged"
 _MISSING = "–"
 
@@ -30,6 +33,11 @@ def find_sign(figure: str) -> int:
     if figure in FIGURES or figure.startswith(PART):
         return -1
     return 1 if figure == PAIRS or not named.lower_is_better(figure) else -1
+
+
+def is_score(figure: str) -> bool:
+    """Return whether `nlpkit eval` computes a figure when it is asked to."""
+    return not (figure in FIGURES or figure.startswith(PART) or figure == PAIRS)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,9 @@ class Measured:
         """
         found = []
         for run in self.histories:
-            figures = _list_figures(run)
+            figures = list_figures(run)
+            if run.state == FINISHED and figure not in figures and is_score(figure):
+                continue  # `nlpkit eval` comes yet
             if run.state == FINISHED and figure not in figures:
                 what = f"its last evaluation has no {figure}; see data.valid and eval.metrics"
                 raise DataError(f"{run.path}: {what}")
@@ -91,15 +101,17 @@ class Measured:
         }
         per_step = self.plan.get("flops_per_step")
         row["flops"] = per_step * row["steps"] if per_step and row["steps"] else None
+        last = [run.evaluations[max(run.evaluations)] for run in done if run.evaluations]
+        row["signatures"] = next((each["signatures"] for each in last if "signatures" in each), {})
         for figure in figures:
-            values = [_list_figures(run).get(figure) for run in done]
+            values = [list_figures(run).get(figure) for run in done]
             known = [value for value in values if value is not None]
             deviation = statistics.stdev(known) if len(known) > 1 else None
             row[figure] = {"mean": _mean(known), "std": deviation, "values": values}
         return row
 
 
-def _list_figures(run: History) -> dict[str, float | None]:
+def list_figures(run: History) -> dict[str, float | None]:
     """Return the figures of the evaluation after the last step; one may be undefined."""
     if not run.evaluations:
         return {}
@@ -117,10 +129,19 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return statistics.fmean(known) if known else None
 
 
-def read_runs(paths: Sequence[Path], root: Path) -> list[History]:
-    """Return the histories of the runs that have begun."""
-    begun = [path for path in paths if (path / RECIPE).is_file()]
-    return [history.read(p, str(p.relative_to(root)), may_be_empty=True) for p in begun]
+def read_runs(root: Path, name: str, trained: str, seeds: int) -> list[History]:
+    """Return the histories of the runs of a condition that have begun, with their scores."""
+    found = []
+    for seed in range(1, seeds + 1):
+        path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
+        if (path / RECIPE).is_file():
+            found.append(history.read(path, label, may_be_empty=True))
+            if found[-1].evaluations and (root / label / SCORES).is_file():
+                last = found[-1].evaluations[max(found[-1].evaluations)]
+                scores = read_json(root / label / SCORES)
+                last["metrics"] |= scores["metrics"]
+                last["signatures"] = scores.get("signatures")
+    return found
 
 
 def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
@@ -139,6 +160,7 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
         "claim": found.claim,
         "paper": ": ".join(each for each in (found.paper, found.figure) if each),
         "hash": found.hash(),
+        "figures": figures,
         "conditions": {name: each.describe(figures) for name, each in measured.items()},
         "expectations": judged,
         "seconds_left": math.ceil(sum(each.left for each in measured.values())),
@@ -148,7 +170,7 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
 def format_table(result: JsonObject) -> str:
     """Return what `describe` has found as text."""
     rows = list(result["conditions"].items())
-    figures = [name for name, value in rows[0][1].items() if isinstance(value, dict)]
+    figures = result["figures"]
     head = ["condition", "runs", "parameters", "rate", "steps", "tokens", "time", "FLOPs"]
     cells = [[*head, *figures]]
     for name, row in rows:
@@ -162,11 +184,15 @@ def format_table(result: JsonObject) -> str:
         cells.append([*line, *(_format(row[figure]) for figure in figures)])
     lines = [each for each in (result["claim"], result["paper"]) if each]
     lines += [*([""] if lines else []), *aligned(cells), ""]
+    for name, row in rows:
+        said = [f"{key} {value}" for key, value in row["signatures"].items()]
+        lines += [f"{name}: {', '.join(said)}"] if said else []
+    lines += [""] if lines[-1] else []
     for each in result["expectations"]:
         so_far = "" if each["final"] else "so far: "
         lines.append(f"{each['expected']}: {so_far}{each['text']}")
     if result["seconds_left"]:
-        lines += ["", f"left: about {format_duration(result['seconds_left'])}"]
+        lines += ["", f"left: about {format_duration(result['seconds_left'])} of training"]
     return "\n".join(lines)
 
 

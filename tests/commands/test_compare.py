@@ -114,12 +114,12 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         (
             "by: bits_per_character",
             "by: pairs",
-            "mine.yaml:11:38: expect.0.by: wide has no pairs while it trains",
+            "mine.yaml:11:38: expect.0.by: wide has no pairs; loss",
         ),
         (
             "by: bits_per_character",
             "by: accuracy",
-            "expect.0.by: wide has no accuracy while it trains",
+            "expect.0.by: wide has no accuracy; loss",
         ),
         ("seeds: 2", "seeds: 2\nparameters: 0.05", "parameters: sizes differ by more than 0.05"),
         ("{tokens: 1000}", "{tokens: 1000, steps: 3}", "give one of steps, tokens, words, time"),
@@ -140,9 +140,73 @@ def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, 
     assert not list(Path().rglob("metrics.jsonl"))
 
 
-def test_scores_of_written_text_are_refused_as_no_run_has_them_while_it_trains(capsys) -> None:
-    tuned = "{recipe: cpm_ant_nlg, from: narrow}"
-    change("{recipe: tiny.yaml, train: {lr: 1.0e+30, clip: null}}", tuned)
-    change("{better: narrow, than: wild}", "{better: wild, than: narrow, by: bleu}")
-    assert compare() == 2
-    assert "expect.1.by: wild has no bleu while it trains" in capsys.readouterr().err
+WRITTEN = """\
+name: mine
+conditions:
+  greedy: {recipe: seq2seq}
+  beams: {evaluates: greedy, eval: {beam: 3, length_penalty: 0.0}}
+model: {hidden_size: 32, embedding_size: 16}
+tokenizer: {vocab_size: 300}
+data: {train: [{files: [a.en, a.zh]}], valid: [{files: [a.en, a.zh]}]}
+equal: {steps: 30}
+seeds: 1
+expect:
+  - {better: beams, than: greedy, by: "chrf:word_order=2"}
+"""
+
+
+def write_pairs() -> None:
+    for language in ("en", "zh"):
+        Path(f"a.{language}").write_text("".join(f"the dog saw {n}\n" for n in "abcdefgh"))
+
+
+def test_scores_of_written_text_are_those_of_eval_with_the_settings_of_each_condition(
+    capsys,
+) -> None:
+    write_pairs()
+    Path("mine.yaml").write_text(WRITTEN)
+    assert compare("--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["signatures"]["generation"] for each in found["conditions"].values()] == [
+        "beam:1",
+        "beam:3|length_penalty:0",
+    ]
+    assert not Path("runs/mine/beams/seed-1/checkpoints").exists()  # nothing was trained
+    run, options = "runs/mine/greedy/seed-1/checkpoints/latest", ["--beam=3", "--length-penalty=0"]
+    for name, more in (("greedy", []), ("beams", options)):
+        assert cli.run(["eval", run, "--metrics=chrf:word_order=2", "--json", "-q", *more]) == 0
+        scores = json.loads(capsys.readouterr().out)["metrics"]
+        assert found["conditions"][name]["chrf:word_order=2"]["values"] == [
+            scores["chrf:word_order=2"]
+        ]
+    assert found["seconds_left"] == 0
+
+    before = Path("runs/mine/beams/seed-1/scores.json").stat().st_mtime_ns
+    assert compare() == 0
+    assert Path("runs/mine/beams/seed-1/scores.json").stat().st_mtime_ns == before
+    assert "beams: chrf:word_order=2 " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("beam: 3", "baem: 3", "mine.yaml:4:10: conditions.beams: evaluates excludes baem; set"),
+        ("beam: 3", "beam: x", "mine.yaml:4:43: conditions.beams.eval.beam: expected an integer"),
+        ("evaluates: greedy", "evaluates: gredy", "conditions.beams.evaluates: gredy is no run"),
+        ("recipe: seq2seq", "recipe: gpt2", "conditions.beams.evaluates: its runs write no text"),
+        ('"chrf:word_order=2"', "loss", "beams evaluates greedy, so both have the same loss"),
+        ('"chrf:word_order=2"', "chrf:n=2", "expect.0.by: chrf has no option 'n'"),
+    ],
+)
+def test_mistakes_about_what_is_evaluated(old: str, new: str, said: str, capsys) -> None:
+    write_pairs()
+    text = WRITTEN.replace(old, new)
+    if "gpt2" in new:
+        text = "".join(
+            line
+            for line in text.splitlines(True)
+            if line.partition(":")[0] not in ("model", "data")
+        )
+    Path("mine.yaml").write_text(text)
+    assert compare("--dry-run") == 2
+    assert said in capsys.readouterr().err
