@@ -84,7 +84,8 @@ def write_scores() -> str:
         [
             "# Scores\n",
             "`nlpkit score NAME HYP REF…`, and `eval.metrics: [NAME, …]` in a recipe whose rows",
-            "have answers. How to use them, and their defaults: [using scores](../score.md).\n",
+            "have answers. How to use them, and their defaults: [using scores](../score.md).",
+            "The losses of a run, which are no scores: [files of a run](files.md).\n",
             "## Every score\n",
             *rows,
             "\nWithout a library in the last column, the expected values in the tests come from",
