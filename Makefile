@@ -11,6 +11,8 @@ PIP_CONSTRAINTS := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 install: $(VENV)/.installed
 
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nlpkit needs Python 3.11 or \
+	later, and $(PYTHON) is %d.%d; name another: make install PYTHON=python3.12" % sys.version_info[:2])'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet $(PIP_CONSTRAINTS) -e '.[dev]' 1>&2
 	touch $@
