@@ -58,7 +58,7 @@ class Runs:
     def write_state(self) -> None:
         """Write it, with the file as it is now."""
         self.out.mkdir(parents=True, exist_ok=True)
-        self.state["file"] = self.found.model_dump(mode="json", by_alias=True)
+        self.state["file"] = self.found.dump()
         self.state["hash"] = self.found.hash()
         write_json(self.out / STATE, self.state)
 

@@ -207,10 +207,13 @@ class Experiment(Sections):
             "train.steps": 1
         }
 
+    def dump(self) -> JsonObject:
+        """Return what the file says, without defaults: those of later versions change nothing."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
     def hash(self) -> str:
         """Return what identifies the experiment with its rule."""
-        text = json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
 
 
 def _inside(folder: str, entry: object) -> object:
@@ -248,8 +251,8 @@ def place(problem: str, name: str, document: Document) -> str:
 
 def check_unchanged(before: JsonObject, now: Experiment, document: Document, out: Path) -> None:
     """Raise `RecipeError` if the file has changed since the first run, naming what has."""
-    data = json.loads(json.dumps(now.model_dump(mode="json", by_alias=True)))
-    changed = [key for key in before | data if before.get(key) != data.get(key)]
+    old, new = Experiment.model_validate(before).dump(), now.dump()
+    changed = [key for key in old | new if old.get(key) != new.get(key)]
     if not changed:
         return
     advice = f"has changed since the first run ({out}); a new experiment needs another name"

@@ -70,6 +70,14 @@ def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
     assert "wild       0 of 2, 2 diverged" in printed
     assert "narrow better than wild by loss: reproduced (p = 0.17)" in printed
 
+    # What a version without `evaluates` has recorded: each default, and not that key.
+    state = json.loads(Path("runs/mine/experiment.json").read_text())
+    for each in state["file"]["conditions"].values():
+        assert "evaluates" not in each
+        each |= {"from": None, "lora": None, "data": {}}
+    Path("runs/mine/experiment.json").write_text(json.dumps(state))
+    assert compare("--so-far") == 0
+
     change("level: 0.2", "level: 0.1")
     assert compare() == 2
     said = capsys.readouterr().err
