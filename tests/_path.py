@@ -1,6 +1,6 @@
 """What a command enters: each file of nlpkit in which a function is, in order.
 
-`python -m tests._path` prints the table of docs/design.md, that of `nlpkit pretrain cpm_ant`;
+`python -m tests._path` prints the table of docs/design_path.md, that of `nlpkit pretrain cpm_ant`;
 `python -m tests._path VERB …` that of another command. The sentence is the first of the file's
 docstring. Bodies of modules and classes do not count.
 """
@@ -62,7 +62,7 @@ def trace_pretrain(out: Path) -> Trace:
 
 
 def table(found: Trace) -> list[str]:
-    """Return the rows of the table in docs/design.md."""
+    """Return the rows of the table in docs/design_path.md."""
     return [f"| `{file.removesuffix('.py')}` | {_about(file)} |" for file in found.files]
 
 

@@ -62,7 +62,7 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     setting that would fit, and the exit code is 2.
 
     With --json the keys are sorted. data, packing, model, settings and origin are the same at every
-    call, and estimate is measured. docs/design.md lists the keys.
+    call, and estimate is measured. docs/reference/json.md lists the keys.
     """
     resolved = common.load(
         recipe, [] if shown.baseline is None else [f"eval.baseline={shown.baseline}"]

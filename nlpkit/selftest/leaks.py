@@ -1,8 +1,8 @@
 """Proofs of an objective with a model. Each returns whether it passed, and a figure.
 
-They use only the contracts (docs/design.md), so they work for every objective and family. They
-change token k of the source: rows whose target changes predict this token, so the states of these
-rows must not change.
+They use only the contracts (docs/design_contracts.md), so they work for every objective and
+family. They change token k of the source: rows whose target changes predict this token, so the
+states of these rows must not change.
 N packed tokens, M targets of a batch, C model width, K source tokens that are targets.
 """
 

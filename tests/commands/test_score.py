@@ -222,8 +222,9 @@ def test_score_of_paired_test_is_in_full_json(corpus):
 
 
 def test_score_full_json_has_the_keys_that_are_documented(corpus):
-    design = (Path(__file__).resolve().parents[2] / "docs/design.md").read_text(encoding="utf-8")
-    table = design.partition("<!-- score keys")[2].partition("\n\n")[0]
+    docs = Path(__file__).resolve().parents[2] / "docs"
+    page = (docs / "reference/json.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- score keys")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
     documented = {key for row in rows for key in re.findall("`(.+?)`", row)}
     line = "bleu ref1 -i sys1 sys2 --json -pbs -pbsn 10"

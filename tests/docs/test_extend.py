@@ -62,13 +62,17 @@ def test_file_of_the_page_is_a_part_and_its_commands_run(
     lab: Path, page: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = page.read_text(encoding="utf-8")
-    ((name, source),) = FILE.findall(text)
-    (lab / name).write_text(source, encoding="utf-8")
+    files = FILE.findall(text)
+    for name, source in files:
+        (lab / name).parent.mkdir(exist_ok=True)
+        (lab / name).write_text(source, encoding="utf-8")
+    name = files[0][0]  # of a family, its package
+    part = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     (commands,) = SHELL.findall(text)
-    assert name.removesuffix(".py").replace("/", ".") in commands
+    assert part in commands
     _run(commands)
     printed = capsys.readouterr().out
     for shown in re.findall(r"^```text\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         assert shown in printed
-    loaded = sys.modules[name.removesuffix(".py").replace("/", ".")]
+    loaded = sys.modules[part]
     assert str(loaded.__file__) == str(lab / name)

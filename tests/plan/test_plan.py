@@ -297,7 +297,7 @@ def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
     assert result.returncode == 0, result.stderr
     plan = json.loads(result.stdout)
     assert result.stdout.strip() == json.dumps(plan, ensure_ascii=False, sort_keys=True)
-    text = Path("docs/design.md").read_text(encoding="utf-8").partition("<!-- plan keys")[2]
+    text = Path("docs/reference/json.md").read_text(encoding="utf-8").partition("<!-- plan keys")[2]
     text = text.partition("\n## ")[0]
     documented = set()
     for names, said in re.findall(r"^\| (`.+?) \| (.*) \|$", text, re.MULTILINE):

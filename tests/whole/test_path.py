@@ -1,10 +1,10 @@
-"""The path of a plain run: docs/design.md lists its files, and it does not get longer."""
+"""The path of a plain run: docs/design_path.md lists its files, and it does not get longer."""
 
 from pathlib import Path
 
 from tests import _path
 
-DESIGN = Path(__file__).parents[2] / "docs/design.md"
+DESIGN = Path(__file__).parents[2] / "docs/design_path.md"
 
 
 def test_path_of_a_run_is_that_of_the_docs_and_gets_no_longer(tmp_path: Path) -> None:
