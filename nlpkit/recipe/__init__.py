@@ -207,9 +207,10 @@ def find(path_or_name: str) -> Path:
 
 
 def _suggest(path: Path, names: Collection[str]) -> str:
-    """Return the nearest packaged recipe, also in a folder, or all that are in none."""
+    """Return the nearest file beside a path that has an ending, or the nearest packaged recipe."""
+    beside = [str(file) for file in path.parent.glob("*.y*ml")] if path.suffix else ()
     inside = [name for name in names if name.endswith(f"/{path.stem}")]
     whole = registry.suggest(path.as_posix(), names) if path.parent.name else ""
     near = whole or registry.suggest(path.stem, inside or names)
-    outside = ", ".join(name for name in names if "/" not in name)
-    return near.replace("mean ", "mean the packaged recipe ") or f"; packaged: {outside}"
+    near = near.replace("mean ", "mean the packaged recipe ")
+    return registry.suggest(str(path), beside) or near or "; the packaged ones: nlpkit recipes"

@@ -1,4 +1,4 @@
-"""The page "BERT in six steps": its code is that of the parts, its commands run."""
+"""The two pages "BERT in six steps": their code is that of the parts, their commands run."""
 
 import re
 import shlex
@@ -15,7 +15,10 @@ from tests import _tiny
 from tests._tiny_tasks import rows_of, write_rows
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/bert_in_six_steps.md").read_text(encoding="utf-8")
+PAGE = "".join(
+    (ROOT / f"docs/bert_in_six_steps{part}.md").read_text(encoding="utf-8")
+    for part in ("", "_runs")
+)
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 _LEFT_OUT = re.compile(r"^ *# …\n", re.MULTILINE)
 

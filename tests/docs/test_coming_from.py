@@ -1,6 +1,6 @@
-"""The page docs/coming_from.md: its files are written, its `nlpkit` lines run, in their order.
+"""The pages docs/coming_from: their files are written, their `nlpkit` lines run, in their order.
 
-Sizes and steps are made small by `--set`; all else is as the page has it.
+Sizes and steps are made small by `--set`; all else is as the pages have it.
 """
 
 import random
@@ -23,7 +23,9 @@ from nlpkit import cli
 from tests import _tiny
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/coming_from.md").read_text(encoding="utf-8")
+INDEX = (ROOT / "docs/coming_from.md").read_text(encoding="utf-8")
+NAMES = re.findall(r"\]\((coming_from/\w+\.md)\)", INDEX)
+PAGE = "\n".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in NAMES)
 SIZES = {"hidden_size": 32, "num_layers": 2, "num_heads": 2, "intermediate_size": 48}
 STEPS = {"tokens_per_step": 256, "tokens_per_batch": 256, "precision": "fp32"}
 TEXT = "Mara took two green apples from the old house and gave one to her aunt"
@@ -51,6 +53,11 @@ def _lines() -> list[str]:
 
 
 FILES = dict(_files())
+
+
+def test_index_names_every_page_once() -> None:
+    found = {path.name for path in (ROOT / "docs/coming_from").glob("*.md")}
+    assert sorted(name.partition("/")[2] for name in NAMES) == sorted(found)
 
 
 def test_page_has_the_files_that_its_lines_name() -> None:

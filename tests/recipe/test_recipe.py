@@ -598,6 +598,9 @@ def test_load_of_an_empty_name_is_a_wrong_command_line():
             "r/cpm_ant.yml",
             "r/cpm_ant.yml: no such recipe, did you mean the packaged recipe cpm_ant?",
         ),
+        ("boook.yaml", "boook.yaml: no such recipe, did you mean book.yaml?"),
+        ("mine/boook.yml", "mine/boook.yml: no such recipe, did you mean mine/book.yaml?"),
+        ("zzz.yaml", "zzz.yaml: no such recipe; the packaged ones: nlpkit recipes"),
         ("folder", "folder: is a directory, not a recipe"),
         ("locked.yaml", "locked.yaml: permission denied"),
     ],
@@ -605,6 +608,9 @@ def test_load_of_an_empty_name_is_a_wrong_command_line():
 def test_load_of_a_missing_file_says_what_there_is(name, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
+    (tmp_path / "mine").mkdir()
+    for file in ("book.yaml", "mine/book.yaml"):
+        (tmp_path / file).write_text("name: book\n", encoding="utf-8")
     real_open = open
 
     def refuse(path, *rest, **more):
