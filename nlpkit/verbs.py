@@ -28,6 +28,19 @@ Results are on stdout, everything else on stderr. Exit codes:
   129, 130, 143  stopped by a signal, after saving
   141  the reader of stdout has gone
 """
+# What `nlpkit` alone says.
+_FIRST_STEPS = {
+    "Try first": [
+        ("nlpkit pretrain cpm_ant", "train a small model on Chinese text that is here"),
+        ("nlpkit eval runs/cpm_ant", "its loss on text that it has not seen"),
+        ("nlpkit generate runs/cpm_ant", "it continues each line that you type"),
+    ],
+    "Then": [
+        ("nlpkit recipes", "other models; gpt2 is a small English one"),
+        ("nlpkit plan RECIPE", "what a recipe would do, and how long it takes"),
+        ("nlpkit --help", "all commands, and the exit codes"),
+    ],
+}
 # What click raises for a wrong command line. Its home depends on typer's version.
 WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
 
@@ -154,7 +167,9 @@ def _describe_error(error: Any) -> str:
     if context is None:
         return f"{message[:1].lower()}{message[1:]}"
     if message == context.get_help().rstrip("."):  # no arguments at all
-        typer.echo(message, err=True)
+        about = _ABOUT.partition("\n")[0]
+        first = format_page(["nlpkit COMMAND ..."], about, _FIRST_STEPS)
+        typer.echo(message if context.parent else first.rstrip("\n"), err=True)
         return "no COMMAND"
     # Not click's own words, which differ from version to version.
     if unknown := re.match(r"No such command '(.*?)'", message):

@@ -83,7 +83,13 @@ class LineOptions:
         "a line is a conversation: a JSON list of {role, content}, or an object with messages; the "
         "output is the assistant's next turn, by the tokenizer's chat template",
     )
-    echo: bool = option("--echo", "print the input in front of the output")
+    echo: bool | None = option(
+        "--echo/--no-echo",
+        "print the input in front of the output; default: on a terminal, if the output goes on "
+        "from it",
+        default=None,
+        show_default=False,
+    )
     batch: int = option("--batch N", "inputs that are computed at once", default=32, min=1)
 
 
@@ -121,12 +127,16 @@ def command(
     writer = Writer(opened.model, opened.tokenizer, objective, settings)
     if inputs.is_terminal:
         log.info("one input a line; Ctrl-D ends")
+    echo = lines.echo
+    if echo is None:  # what a model writes from a source or in a conversation does not go on
+        goes_on = not writer.reads_source and not lines.chat
+        echo = goes_on and not common.json and sys.stdout.isatty()
     start = time.perf_counter()
     texts = writer.write(inputs, batch=lines.batch, ready=inputs.ready, scores=common.json)
     for number, written in enumerate(texts, 1):
         if written.problem:
             log.warn(f"input {number}: {written.problem}; its output is empty")
-        _print(written, lines.echo, settings, common)
+        _print(written, echo, settings, common)
     _report(writer, inputs, time.perf_counter() - start, log)
     if inputs.error:
         raise inputs.error

@@ -99,7 +99,7 @@ def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Pl
     from nlpkit.runs import columns
 
     try:
-        columns.check(resolved)  # before torch is loaded
+        log.warn_all(columns.check(resolved))  # before torch is loaded
     except FileError as error:
         raise FileError(f"{error}; without data: --no-data") from error
     from nlpkit import plan as planning

@@ -87,7 +87,7 @@ def _print_plan(resolved: "Resolved", common: Common, runs: RunOptions, log: "Lo
 
     _check(resolved, common)
     resolved = check_directory(resolved, common, runs.allow_change)
-    columns.check(resolved)
+    log.warn_all(columns.check(resolved))
     from nlpkit.plan import dry_run
 
     described = dry_run(resolved, user_path(resolved.recipe.out), common.device, log)
@@ -121,7 +121,8 @@ def train_in_directory(
             return
         if process_rank() == 0:
             _announce(directory, common.resume, changed, log)
-        columns.check(resolved)  # before torch is loaded
+        warnings = columns.check(resolved)  # before torch is loaded
+        log.warn_all(warnings if process_rank() == 0 else ())
         from nlpkit.runs.pretrain import pretrain
 
         device, resume = common.device, common.resume

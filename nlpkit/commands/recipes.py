@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 
+_WIDEST_NAME = 20  # in the list; a longer one shifts its own line only
 Name = Annotated[
     str | None,
     argument(
@@ -93,27 +95,58 @@ def _print_recipe(name: str, text: str, common: Common) -> None:
 
 
 def _print_list(common: Common, folder: str = "") -> None:
-    """Print the recipes of a folder; of all folders as JSON."""
+    """Print the recipes of a folder, or in groups; of all folders as JSON."""
     import json
 
     from nlpkit import recipe
 
-    listed = [
-        _describe(name, path.read_text(encoding="utf-8"))
-        for name, path in recipe.packaged().items()
-        if name.rpartition("/")[0] == folder or (common.json and not folder)
-    ]
+    texts = {name: path.read_text(encoding="utf-8") for name, path in recipe.packaged().items()}
     if common.json:
-        print(json.dumps(listed, ensure_ascii=False))
+        named = [name for name in texts if not folder or name.rpartition("/")[0] == folder]
+        print(json.dumps([_describe(name, texts[name]) for name in named], ensure_ascii=False))
         return
-    width = max((len(each["name"]) for each in listed), default=0)
-    for each in listed:
-        takes = f" (takes {each['takes']})" if each["takes"] else ""
-        extends = f" (extends {each['extends']})" if each["extends"] else ""
-        print(f"{each['name']:{width}}  {each['about']}{extends}{takes}")
-    folders = {} if folder else _list_folders()
-    for name, count in folders.items():
-        print(f"{name + '/':{width}}  {number_of(count, 'recipes')}: nlpkit recipes {name}")
+    inside = [name for name in texts if name.rpartition("/")[0] == folder]
+    if folder:
+        _print_rows(inside, texts)
+        return
+    tuned = [name for name in inside if _is_tuned(name, texts)]
+    print("Pretraining: nlpkit pretrain NAME")
+    _print_rows([name for name in inside if name not in tuned], texts)
+    if tuned:
+        print("\nTuning, from the run of another recipe: nlpkit finetune NAME")
+        _print_rows(tuned, texts)
+    print()
+    for each, count in _list_folders().items():
+        print(f"{each.capitalize()}, {number_of(count, 'recipes')}: nlpkit recipes {each}")
+    print("One recipe, with its time and memory: nlpkit recipes NAME")
+
+
+def _is_tuned(name: str, texts: Mapping[str, str]) -> bool:
+    """Return whether a recipe, or one that it extends, begins with a checkpoint."""
+    if re.search(r"^init_from:", texts.get(name, ""), re.MULTILINE):
+        return True
+    base = _find_base(texts.get(name, ""))
+    return base != name and base in texts and _is_tuned(base, texts)
+
+
+def _print_rows(names: Sequence[str], texts: Mapping[str, str]) -> None:
+    """Print a line for each recipe, which is as long as the terminal is wide."""
+    import shutil
+    import textwrap
+
+    width = min(max(map(len, names), default=0), _WIDEST_NAME)
+    for name in names:
+        start = f"  {name:{width}}  "
+        about = _describe(name, texts[name])["about"]
+        # "GPT-2, small: next-token prediction": the name says the rest.
+        about = about.partition(", small: ")[2] or about
+        rest = max(shutil.get_terminal_size().columns - len(start), 30)
+        print(f"{start}{textwrap.shorten(about, rest, placeholder=' …')}".rstrip())
+
+
+def _find_base(text: str) -> str:
+    found = re.search(r"^extends: *([^#\s]+)", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _describe(name: str, text: str) -> dict[str, str]:
@@ -121,10 +154,9 @@ def _describe(name: str, text: str) -> dict[str, str]:
     comments = [line for line in comments if line and not line.startswith("yaml-language-server")]
     takes = [line[6:].strip() for line in comments if line.startswith("takes:")]
     about = [line for line in comments if not line.startswith("takes:")]
-    base = re.search(r"^extends: *([^#\s]+)", text, re.MULTILINE)
     return {
         "name": name,
         "about": "".join(about[:1]),
         "takes": "".join(takes[:1]),
-        "extends": base[1] if base else "",
+        "extends": _find_base(text),
     }

@@ -26,24 +26,23 @@ _WHOLE = ("json", "squad")  # formats of which the first row is known once the f
 _LONG = 4 << 20  # bytes; a longer file of these is not read twice
 
 
-def check(resolved: Resolved) -> None:
-    """Raise `DataError` if a file, also of pairs, lacks a column, `FileError` if it is missing."""
-    config = resolved.recipe.data
-    first = resolved.recipe.objective[0]
-    objective = registry.load("objectives", first.name).Objective
+def check(resolved: Resolved) -> list[str]:
+    """Return warnings; raise `DataError` if a file lacks a column, `FileError` if it is missing."""
+    config, warnings = resolved.recipe.data, list[str]()
+    objective = registry.load("objectives", resolved.recipe.objective[0].name).Objective
     train, valid = find_inputs(config, resolved.base, None)
     if resolved.recipe.eval.pairs:
         from nlpkit.runs import pairs
 
         pairs.read_named(resolved)
-    for source in train + valid:
-        for file in source.files[:_FILES]:
-            if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
-                continue
-            if issubclass(objective, Task):
-                _check_rows(file, resolved, objective)
-            elif objective.reads_text:
-                _check_text(file, config)
+    for file in (file for source in train + valid for file in source.files[:_FILES]):
+        if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
+            continue
+        if issubclass(objective, Task):
+            _check_rows(file, resolved, objective)
+        elif objective.reads_text:
+            warnings += _check_text(file, config)
+    return warnings
 
 
 def _check_rows(file: TextFile, resolved: Resolved, task: type[Task]) -> None:
@@ -82,11 +81,18 @@ def _lacks(row: Row, column: str) -> bool:
     return False
 
 
-def _check_text(file: TextFile, config: DataConfig) -> None:
+def _check_text(file: TextFile, config: DataConfig) -> list[str]:
     check_format(file, config)
-    if config.on_error == "skip":
-        return
-    try:
-        next(read(file, config, Counts()), None)
-    except RowError as error:
-        raise DataError(f"{file.name}:{error.line}: {error.what}") from error
+    if config.on_error == "stop":
+        try:
+            next(read(file, config, Counts()), None)
+        except RowError as error:
+            raise DataError(f"{file.name}:{error.line}: {error.what}") from error
+    return _find_wrapped(file) if file.format == "text" and config.line_break is None else []
+
+
+def _find_wrapped(file: TextFile) -> list[str]:
+    from nlpkit.data import wrapped
+
+    warning = wrapped.describe(file)
+    return [warning] if warning else []

@@ -13,7 +13,7 @@ import typer
 
 from nlpkit import __version__, cli, errors, registry, units
 from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
-from nlpkit.recipe import packaged
+from nlpkit.recipe import load, packaged
 from tests import _server
 
 RECIPE = """\
@@ -189,7 +189,21 @@ def test_cli_wrong_usage_gives_2_on_stderr(arguments, said, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [[], ["tokenizer"], ["score"]])
+def test_cli_alone_says_what_to_try_first(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run([]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.endswith("nlpkit: no COMMAND\n")
+    assert len(err.splitlines()) <= 16
+    assert max(map(len, err.splitlines())) <= 80
+    tried = re.findall(r"^  nlpkit (\S+) (\S+)", err, re.MULTILINE)
+    assert [verb for verb, _ in tried][:3] == ["pretrain", "eval", "generate"]
+    assert tried[0][1] in packaged()
+    assert load(tried[0][1]).recipe.out == tried[1][1] == tried[2][1]
+
+
+@pytest.mark.parametrize("arguments", [["tokenizer"], ["data"], ["score"]])
 def test_cli_without_arguments_gives_2_and_the_help_on_stderr(arguments, capsys):
     assert cli.run([*arguments, "--help"]) == 0
     page = capsys.readouterr().out
@@ -361,18 +375,17 @@ def test_cli_writes_utf8_in_every_locale(folder):
     assert done.stdout.split("\t")[1] == "花\n"
 
 
-def test_recipes_lists_name_first_comment_and_duration(capsys):
-    assert cli.run(["recipes"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    outside = [name for name in packaged() if "/" not in name]
-    assert [line.split()[0] for line in lines] == [*outside, "papers/"]
-    assert cli.run(["recipes", "papers"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == sorted({*packaged()} - {*outside})
+def test_recipes_as_json_have_name_first_comment_and_duration(capsys):
     assert cli.run(["recipes", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in found] == list(packaged())
     assert all(each["about"] for each in found)
+    assert {each["name"]: each["takes"] for each in found}[
+        "deberta"
+    ] == "2 minutes of one core; 1 GB"
+    assert cli.run(["recipes", "papers", "--json"]) == 0
+    inside = [name for name in packaged() if name.startswith("papers/")]
+    assert [each["name"] for each in json.loads(capsys.readouterr().out)] == inside
 
 
 def test_recipes_prints_one_word_for_word_and_the_schema(capsys):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
+from nlpkit.generate.texts import Writer
 from tests import _server, _tiny
 
 TEXTS = ["天地人山", "春夏秋冬日月星云", "", "风", "红<blank>白<blank:2>多少"]
@@ -143,6 +144,30 @@ def test_generate_echo_of_filled_blanks_shows_the_text_once(command, tmp_path: P
     path = tmp_path / "in.txt"
     path.write_text("红<blank>白", encoding="utf-8")
     assert command(path, "--echo")[1] == command(path)[1]
+
+
+def test_generate_echoes_on_a_terminal_alone(
+    command, inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, plain, _ = command(inputs)
+    _, echoed, _ = command(inputs, "--echo")
+    assert plain != echoed
+    _, as_json, _ = command(inputs, "--json")
+    monkeypatch.setattr(cli.sys.stdout, "isatty", lambda: True, raising=False)
+    assert command(inputs)[1] == echoed
+    assert command(inputs, "--no-echo")[1] == plain
+    assert command(inputs, "--json")[1] == as_json
+
+
+def test_generate_on_a_terminal_echoes_no_source(
+    command, inputs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, plain, _ = command(inputs)
+    # As if it were a translation.
+    source = property(lambda writer: True, lambda writer, value: None)
+    monkeypatch.setattr(Writer, "reads_source", source, raising=False)
+    monkeypatch.setattr(cli.sys.stdout, "isatty", lambda: True, raising=False)
+    assert command(inputs)[1] == plain
 
 
 def test_generate_key_names_where_the_text_is(command, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Conversations: the ids and the assistant's tokens are those of transformers."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -205,7 +206,9 @@ def test_missing_template_is_named(tokenizer) -> None:
         Config(template="chatlm")
 
 
-def test_run_answers_conversations(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_answers_conversations(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk = [
         [{"role": "user", "content": f"Say {word}"}, {"role": "assistant", "content": f"{word}!"}]
         for word in ("tea", "salt")
@@ -227,6 +230,10 @@ def test_run_answers_conversations(tmp_path: Path, capsys: pytest.CaptureFixture
     assert {*answers} <= {"tea!", "salt!"}
     assert (len(answers), nothing) == (3, "")
     assert "input 4: not JSON" in shown.err
+    with monkeypatch.context() as patched:  # a terminal: a conversation is not echoed
+        patched.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        assert cli.run([*verb, "--chat", "--max-new-tokens", "8"]) == 0
+    assert capsys.readouterr().out == shown.out
     opened = open_checkpoint(tmp_path / "run", device="cpu")
     theirs = AutoTokenizer.from_pretrained(opened.path)
     asked = theirs.apply_chat_template(talk[0][:1], add_generation_prompt=True, return_dict=True)

@@ -294,10 +294,45 @@ def test_whole_prints_a_recipe_without_its_base(capsys):
 def test_recipes_lists_what_a_recipe_builds_on(capsys, monkeypatch):
     child = Path(write("child.yaml", "# mine\nextends: cpm_ant  # the small one\n"))
     monkeypatch.setattr(recipe, "packaged", lambda: {"child": child})
-    assert cli.run(["recipes"]) == 0
-    assert capsys.readouterr().out == "child  mine (extends cpm_ant)\n"
     assert cli.run(["recipes", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[0]["extends"] == "cpm_ant"
+    assert json.loads(capsys.readouterr().out) == [
+        {"name": "child", "about": "mine", "takes": "", "extends": "cpm_ant"}
+    ]
+
+
+def test_recipes_are_listed_in_groups_of_short_lines(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run(["recipes"]) == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.splitlines())) <= 80
+    pretraining, tuning, rest = text.split("\n\n")
+    assert pretraining.startswith("Pretraining: nlpkit pretrain NAME\n  albert  ")
+    assert tuning.startswith("Tuning, from the run of another recipe: nlpkit finetune NAME\n")
+    of_papers = sum(name.startswith("papers/") for name in recipe.packaged())
+    assert rest.startswith(f"Papers, {of_papers} recipes: nlpkit recipes papers\n")
+    tuned = {line.split()[0] for line in tuning.splitlines()[1:]}
+    begun = {name for name in recipe.packaged() if load(name).recipe.init_from is not None}
+    assert tuned == begun
+    listed = tuned | {line.split()[0] for line in pretraining.splitlines()[1:]}
+    assert listed == {name for name in recipe.packaged() if "/" not in name}
+    assert cli.run(["recipes", "papers"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == sorted(
+        name for name in recipe.packaged() if name.startswith("papers/")
+    )
+    assert max(map(len, lines)) <= 80
+
+
+def test_recipes_group_goes_by_the_base_of_a_recipe(capsys, monkeypatch):
+    tuned = Path(write("tuned.yaml", "# a task\ninit_from: runs/x\n"))
+    child = Path(write("child.yaml", "# another\nextends: tuned\n"))
+    circle = Path(write("circle.yaml", "# wrong\nextends: circle\n"))
+    packaged = {"child": child, "circle": circle, "tuned": tuned}
+    monkeypatch.setattr(recipe, "packaged", lambda: packaged)
+    assert cli.run(["recipes"]) == 0
+    pretraining, tuning, _ = capsys.readouterr().out.split("\n\n")
+    assert pretraining.splitlines()[1:] == ["  circle  wrong"]
+    assert tuning.splitlines()[1:] == ["  child  another", "  tuned  a task"]
 
 
 def test_completion_knows_the_settings_of_the_base_and_the_bases():
