@@ -131,7 +131,23 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 20, 50)  # seldom: at Python's own rate it takes 2 % of the time
 
 
+def _mark_slow_cases(items: list[pytest.Item]) -> None:
+    """Of each test with `fast_cases(n)`, leave n of its cases fast, evenly over the list."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("fast_cases") and not item.get_closest_marker("slow"):
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for group in cases.values():
+        count = next(group[0].iter_markers("fast_cases")).args[0]
+        kept = {number * len(group) // count for number in range(count)}
+        for number, item in enumerate(group):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m takes the slow ones away
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _mark_slow_cases(items)
     rank = {TESTS / name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
     for item in items:

@@ -56,6 +56,7 @@ def _assert_near(got, expected, tolerance):
 COVERED = ("one document", "equal", "many")
 
 
+@pytest.mark.fast_cases(40)
 @pytest.mark.parametrize(
     ("pack", "dtype"),
     [
@@ -165,6 +166,7 @@ def test_attention_reference_two_tokens_equals_hand_arithmetic():
         assert attend(q, k, v).flatten().tolist() == pytest.approx([4.0, 7.0])
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("fast_mode", [True, pytest.param(False, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", KINDS)
 def test_attention_cpu_flash_and_tiled_pass_gradcheck(kind, fast_mode):

@@ -92,6 +92,7 @@ def _tolerance(name: str, dtype: torch.dtype) -> float:
     return 4e-5 if "cosformer" in name else 1e-5
 
 
+@pytest.mark.fast_cases(24)
 @pytest.mark.parametrize(
     "dtype", [torch.float64, pytest.param(torch.float32, marks=pytest.mark.slow)], ids=str
 )

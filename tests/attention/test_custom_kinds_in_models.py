@@ -71,6 +71,7 @@ def _sizes(cache: Cache) -> list[tuple[int, ...]]:
     return [tuple(each.shape) for state in cache._every_state() for each in state.values()]
 
 
+@pytest.mark.fast_cases(10)
 @pytest.mark.parametrize("first", [1, 2, 40])
 @pytest.mark.parametrize("name", KINDS)
 def test_generation_with_a_cache_equals_without(name: str, first: int) -> None:

@@ -200,6 +200,7 @@ def run(request, tmp_path_factory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_run_resumes_bit_for_bit_and_keeps_its_attention(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3, 7])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")

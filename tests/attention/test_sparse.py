@@ -238,6 +238,7 @@ def test_sparse_splits_long_ranges_of_keys(monkeypatch) -> None:
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
 
 
+@pytest.mark.fast_cases(15)
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @all_choices
 def test_sparse_passes_gradcheck(choice, dropout) -> None:
@@ -321,6 +322,7 @@ def _request(choice, layout, **changes) -> Request:
     return Request(**(facts | changes))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("choice", "most"),
     [
@@ -366,6 +368,7 @@ def test_sparse_refuses_with_the_reason() -> None:
 # --- who may influence whom ------------------------------------------------------------------
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("backend", ["reference", *BACKENDS])
 @pytest.mark.parametrize("choice", [*CHOICES, *SPLIT], ids=_name)
 def test_changed_token_moves_only_those_that_see_it(choice, backend) -> None:
@@ -435,6 +438,7 @@ def _model(*choices) -> Model:
     return model.double().eval()  # so that rounding does not hide a difference
 
 
+@pytest.mark.fast_cases(7)
 @pytest.mark.parametrize(
     "choices",
     [

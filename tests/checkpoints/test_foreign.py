@@ -88,6 +88,7 @@ BODIES = {
 }
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("family", BODIES)
 def test_body_alone_starts_a_task_and_for_more_the_hint_works(family: str, tmp_path: Path) -> None:
     name, objective, settings = BODIES[family]
@@ -134,6 +135,7 @@ CLASSIFIERS = {
 }
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_published_classifier_is_evaluated_as_transformers_does(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -71,6 +71,7 @@ def _assert_said(path: Path, said: str, code: int, capsys: pytest.CaptureFixture
     assert code == 0 or (len(lines) == 1 and str(path) in lines[0])
 
 
+@pytest.mark.fast_cases(16)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_fault_of_a_directory_has_a_line_that_names_it(
@@ -128,6 +129,7 @@ def test_odd_heads_are_a_mistake_of_a_line_of_the_recipe(
     assert [each for each in capsys.readouterr().err.splitlines() if line in each]
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("name", DECODERS)
 def test_texts_of_generation_are_transformers(name: str, beam: int, published) -> None:

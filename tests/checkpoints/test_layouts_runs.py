@@ -43,6 +43,7 @@ def _tune(folder: Path, start: Path, name: str) -> Path:
     return path
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_tuned_files_open_in_auto_classes_and_judge_pairs(
     name: str, published, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -150,6 +150,7 @@ def _their_logits(model: torch.nn.Module) -> torch.Tensor:
     return getattr(found, "prediction_logits", None) if "prediction_logits" in found else found[0]
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("family", WITH_TABLE)
 def test_lora_table_of_ours_opens_in_peft_with_equal_logits(family: str, tmp_path: Path) -> None:
     model = _adapters.base(family, tmp_path / "base")
@@ -589,6 +590,7 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return _tiny_tasks.task(folder, "classes", text, run), (run / "checkpoints/latest").resolve()
 
 
+@pytest.mark.slow
 def test_lora_of_a_classifier_keeps_new_tokens_and_head(classes, tmp_path: Path) -> None:
     path, base = classes
     last = _tiny.pretrain(path, tmp_path / "whole")

@@ -196,6 +196,7 @@ def _logits(model: Any, rows: int, is_ours: bool) -> torch.Tensor:
 TWINS = ("xlm-roberta-base", "chinese-macbert-base", "flan-t5-small")
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(
     "layout",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in TWINS)) for name in LAYOUTS],

@@ -87,6 +87,7 @@ def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
     )
 
 
+@pytest.mark.slow
 def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> None:
     change("  wild: {recipe: tiny.yaml, train: {lr: 1.0e+30, clip: null}}\n", (
         "  tuned: {recipe: tiny.yaml, from: narrow, rates: [1.0e-3, 1.0e-2], train: {steps: 2}}\n"

@@ -233,6 +233,7 @@ def offered(shell, program):
     return done.stdout.splitlines()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

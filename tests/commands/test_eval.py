@@ -60,6 +60,7 @@ def _run(folder: Path, task: str) -> Path:
     return folder / ("cpm_ant-run" if task == "text" else f"runs/{task}")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "task", ["text", "nlg", pytest.param("nlu", marks=pytest.mark.slow), "classes"]
 )

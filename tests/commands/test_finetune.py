@@ -186,6 +186,7 @@ def test_finetune_seeds_give_mean_median_and_deviation_and_go_on(
     _refused(several, 4, what)
 
 
+@pytest.mark.slow
 def test_best_checkpoint_is_that_of_the_highest_score_and_patience_ends_the_run(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
@@ -368,6 +369,7 @@ def test_killed_task_goes_on_bit_for_bit(
 
 
 # The held-out rows of nlg are one batch: the second process has none.
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["nlg", pytest.param("nlu", marks=pytest.mark.slow)])
 def test_two_processes_give_the_losses_and_scores_of_one(tmp_path: Path, task: str) -> None:
     run = _tiny_tasks.start(tmp_path, "cpm_ant", "model.dropout=0.0")

@@ -47,6 +47,7 @@ def command(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
     return call
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize(
     ("options", "warned"),
     [

@@ -109,6 +109,7 @@ def test_signal_saves_leaves_and_the_same_command_goes_on(
     assert saved.step == max(record["step"] for record in _tiny.metrics(run))
 
 
+@pytest.mark.slow
 def test_time_limit_saves_and_is_exit_75_and_the_same_command_goes_on(done, tmp_path: Path) -> None:
     path, _, _ = done
     command = ("pretrain", path, "--out", tmp_path, "--set", "train.steps=100000")
@@ -310,6 +311,7 @@ def test_two_processes_give_the_losses_of_one(done, one: Path, tmp_path: Path) -
     _is_run_of_two(launched(2, "pretrain", done[0], "--out", tmp_path, *_SETS), tmp_path, one)
 
 
+@pytest.mark.slow
 def test_two_processes_with_shards_go_on_with_a_run_of_one(done, one: Path, tmp_path: Path) -> None:
     more = ("--out", tmp_path, "--resume", one / "checkpoints/step-00000008", *_SETS)
     two = launched(2, "pretrain", done[0], *more, **FSDP)

@@ -213,6 +213,7 @@ def test_allowed_change_is_recorded(runs, trained):
     assert reproduce() == 2
 
 
+@pytest.mark.slow
 def test_run_with_a_budget_takes_the_progress_that_was_measured(tmp_path, monkeypatch, capsys):
     write_texts(tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -267,6 +268,7 @@ def test_tuned_run_starts_on_the_same_weights(runs, trained, capsys):
     assert "missing, or not the weights on which tuned starts" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_share_held_out_and_batch_that_fits_are_those_of_the_run(runs, tmp_path, capsys):
     Path("texts").mkdir()
     write_texts(Path("texts"))

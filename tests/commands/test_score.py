@@ -161,6 +161,7 @@ def both(corpus, line, **more):
     return outs
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "line",
     [
@@ -197,6 +198,7 @@ def test_score_takes_the_hypotheses_from_stdin_as_sacrebleu_does(corpus):
     assert ours == theirs != ""
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("line", "digits"), [("-pbs -pbsn 60", 3), ("-par -parn 200", 12)])
 def test_score_paired_test_gives_sacrebleus_numbers(corpus, line, digits):
     # Its bootstrap adds in float32, ours exactly.
@@ -235,6 +237,7 @@ def test_score_full_json_has_the_keys_that_are_documented(corpus):
     assert set(json.loads(lines[0])) < {"line"} | documented
 
 
+@pytest.mark.slow
 def test_score_environment_of_sacrebleu_is_read(corpus):
     def run(**environment):
         line = "bleu ref1 -i sys1 -f text -ci -cin 20"

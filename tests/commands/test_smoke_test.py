@@ -23,6 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _tiny_tasks.three(tmp_path_factory.mktemp("tasks"))
 
 
+@pytest.mark.slow
 def test_smoke_test_of_text_leaves_the_run_as_it_is(server: Server, tmp_path: Path) -> None:
     path = _tiny.write(tmp_path, documents=5000)
     done(server.run("pretrain", path, "--out", tmp_path / "run", "--set", "train.steps=4"))
@@ -43,6 +44,7 @@ def test_smoke_test_of_text_leaves_the_run_as_it_is(server: Server, tmp_path: Pa
     assert "nlpkit-smoke-test-" not in ended.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "task", ["nlg", *(pytest.param(n, marks=pytest.mark.slow) for n in ("nlu", "classes"))]
 )
@@ -56,6 +58,7 @@ def test_smoke_test_of_a_task_evaluates_its_scores(server: Server, folder: Path,
     assert not (folder / "runs" / task).exists()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("part", ["images", "translation", "recurrent"])
 def test_smoke_test_of_every_kind_of_data(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str

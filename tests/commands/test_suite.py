@@ -67,6 +67,7 @@ def test_each_task_is_tuned_from_the_base_and_from_nothing_and_never_again(base,
     assert changed == [out / "tone/from_nothing/seed-2/metrics.jsonl"]
 
 
+@pytest.mark.slow
 def test_each_side_takes_the_best_of_its_own_rates_and_another_suite_its_runs_from_nothing(
     base, capsys
 ):
@@ -202,6 +203,7 @@ OTHERS["real_zh"] = {
 }
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("name", "runs"),
     [

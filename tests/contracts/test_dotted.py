@@ -87,6 +87,7 @@ def test_installed_script_trains_a_family_of_the_working_directory(tmp_path: Pat
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_installed_script_imports_a_family_of_the_working_directory(tmp_path: Path) -> None:
     _dotted.package(tmp_path)
     for family, code in (("mylab.own", 0), ("mylab.none", 2)):
@@ -271,6 +272,7 @@ def test_recipe_names_the_family_that_reads_a_checkpoint_without_notes(
         _tiny.pretrain(_tiny.write(tmp_path, text="\n".join(other)), tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_finetune_takes_the_family_that_reads_a_checkpoint_without_notes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -467,6 +469,7 @@ def test_part_of_nlpkit_by_its_dotted_name_is_not_from_outside() -> None:
     assert outside_parts.error_of_part(error.value) is None
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("always", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_error_of_a_part_is_a_failed_proof_and_the_others_go_on(
     tmp_path: Path,
@@ -489,6 +492,7 @@ def test_error_of_a_part_is_a_failed_proof_and_the_others_go_on(
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_error_of_a_part_in_a_worker_that_is_spawned_is_the_same_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

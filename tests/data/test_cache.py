@@ -107,6 +107,7 @@ def _started(kind: str) -> tuple[list[_Sequence], list[int], Cache]:
     return sequences, list(LENGTHS), cache
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize("new", [1, 3])
 def test_cache_new_tokens_of_ragged_sequences_equal_whole(kind: str, new: int) -> None:
@@ -224,6 +225,7 @@ def test_layout_positions_go_on_after_the_cache() -> None:
     assert layout.longest == 7
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("kind", CASES)
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))]

@@ -565,6 +565,7 @@ def test_gzip_is_looked_through(tmp_path, here, name):
     assert read(tmp_path, name) == [("a", start), ("b", start + 1)]
 
 
+@pytest.mark.slow
 def test_gzip_damage_names_the_file(tmp_path, here):
     rows = b"".join(b"%d\n" % i for i in range(100_000))
     whole = gzip.compress(rows, mtime=0)

@@ -141,6 +141,7 @@ def test_stream_pickled_is_the_same() -> None:
     _assert_same([again[3]], [stream[3]])
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_stream_from_any_position_is_the_tail_of_the_whole(every: int) -> None:
     whole = list(steps(_stream(), 40, 0))
@@ -188,6 +189,7 @@ def test_stream_of_two_processes_is_that_of_one() -> None:
         assert all(map(_same, together, step.batches))
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("number", [3, 4, 5, 8])
 def test_stream_of_any_number_of_processes_is_that_of_one(number: int) -> None:
     alone = _stream(batches_per_step=4)
@@ -203,6 +205,7 @@ def test_stream_of_any_number_of_processes_is_that_of_one(number: int) -> None:
         assert len(together) == 4
 
 
+@pytest.mark.slow
 def test_stream_goes_on_with_another_number_of_processes_and_workers() -> None:
     alone = iter(_stream(batches_per_step=4)[index] for index in range(12))
     at = Position()

@@ -101,6 +101,7 @@ def test_ngram_of_one_order_more_knows_more_of_a_text_with_order() -> None:
     assert means[1] < 0.2
 
 
+@pytest.mark.slow
 def test_run_with_a_baseline_has_the_loss_of_ngrams_in_its_log_and_report(
     tmp_path: Path,
 ) -> None:

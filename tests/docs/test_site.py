@@ -36,6 +36,7 @@ def test_site_builds_without_a_dead_link_and_loads_nothing_from_the_net(tmp_path
     assert (tmp_path / "site/search/search_index.js").exists()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("link", "said"),
     [

@@ -43,6 +43,7 @@ def test_page_has_the_weights_and_entropies_of_each_head_of_a_sentence(run: Path
         np.testing.assert_allclose(layer["entropies"], entropies, atol=1e-2)
 
 
+@pytest.mark.slow
 def test_one_layer_of_a_held_out_example_is_drawn_as_png(run: Path, tmp_path: Path) -> None:
     picture = tmp_path / "a.png"
     done = _tiny.command("eval", run, "--attention", picture, "--attention-layer", "1", "-q")
@@ -50,6 +51,7 @@ def test_one_layer_of_a_held_out_example_is_drawn_as_png(run: Path, tmp_path: Pa
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -72,6 +74,7 @@ def test_entropy_of_a_head_is_that_of_its_rows() -> None:
     np.testing.assert_allclose(found, [math.log(4), 0])
 
 
+@pytest.mark.slow
 def test_sentence_is_the_source_of_an_encoder_decoder(tmp_path: Path) -> None:
     sizes = ("hidden_size=16", "intermediate_size=16", "num_layers=1", "num_heads=2")
     sets = [word for size in sizes for word in ("--set", f"model.{size}")]

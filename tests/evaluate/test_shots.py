@@ -100,6 +100,7 @@ def test_shots_prompt_is_examples_then_the_row_and_never_the_row_itself(folder: 
     )
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("shots", [0, 2])
 @pytest.mark.parametrize("kind", ["sum", "token", "neutral"])
 def test_shots_scores_equal_plain_transformers_on_the_same_prompts(

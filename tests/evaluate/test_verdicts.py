@@ -66,6 +66,7 @@ def test_the_same_within_a_share(first: list[float], verdict: str) -> None:
     assert found.verdict == verdict
 
 
+@pytest.mark.slow
 def test_equal_settings_are_seldom_called_different() -> None:
     draw = np.random.default_rng(7)
     sets = draw.normal(size=(400, 2, 3)).tolist()

@@ -152,6 +152,7 @@ GREEDY = [{}, {"repetition_penalty": 1.4}, {"min_new_tokens": 6}]
 _THEIR_NAMES = {"beam": "num_beams", "nbest": "num_return_sequences"}
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "batch", [3, *(pytest.param(size, marks=pytest.mark.slow) for size in (1, 32))]
 )
@@ -208,6 +209,7 @@ class _PenaltyOfCpmLive(LogitsProcessor):
         return scores
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("family", "window", "beams"),
     [

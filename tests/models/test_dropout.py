@@ -215,6 +215,7 @@ def test_prompt_tuning_changes_the_rows_of_its_prompt_and_nothing_else(
     assert changed.tolist() == [*range(4 * block, 4 * block + 4)]
 
 
+@pytest.mark.slow
 def test_prompt_tuning_resumes_bit_for_bit(cpm_ant: Path, tmp_path: Path) -> None:
     path = task(tmp_path, "nlg", NLG, cpm_ant)
     sets = ("train.tune=prompt", "train.steps=6")

@@ -53,6 +53,7 @@ def _same_weights(one: Path, other: Path) -> bool:
     return all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 def test_run_of_two_losses_resumes_bit_for_bit(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3, 7])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")

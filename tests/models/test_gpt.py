@@ -207,6 +207,7 @@ def test_backend_that_cannot_drop_is_refused_by_name_and_passed_over_by_auto(mod
     assert model.attention_choice == "cpu_flash"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", [pytest.param("reference", marks=pytest.mark.slow), "sdpa"])
 def test_causal_attention_dropout_keeps_the_expectation_and_hides_the_future(backend) -> None:
     lengths, total = [6, 3], 9

@@ -66,6 +66,7 @@ def run(family: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "family",
     ["transformer", *(pytest.param(name, marks=pytest.mark.slow) for name in ("t5", "bart"))],
@@ -79,6 +80,7 @@ def test_run_stopped_and_resumed_is_the_whole_one(run: Path) -> None:
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
+@pytest.mark.fast_cases(1)
 def test_text_in_is_the_same_text_out_as_in_transformers(run: Path, family: str) -> None:
     saved = run / "whole/checkpoints/latest"
     theirs, report = transformers.AutoModelForSeq2SeqLM.from_pretrained(
@@ -109,6 +111,7 @@ def test_text_in_is_the_same_text_out_as_in_transformers(run: Path, family: str)
     assert written.outputs[0].text == decode(right)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "family", ["transformer", pytest.param("t5", marks=pytest.mark.slow)], indirect=True
 )

@@ -292,6 +292,7 @@ def test_adapters_of_the_table_are_merged_when_they_are_read(tmp_path) -> None:
     assert json.loads(done.stdout)["loss"] == pytest.approx(losses[-1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_both_directions_may_learn_masked_tokens(tmp_path) -> None:
     text = RECIPE.replace("dropout: 0.1", "num_directions: 2").replace("name: clm", "name: mlm")
     _tiny.pretrain(_tiny.write(tmp_path, text=text, documents=40), tmp_path / "run")

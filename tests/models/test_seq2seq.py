@@ -210,6 +210,7 @@ def test_states_loss_and_gradients_equal_the_formulas(variant) -> None:
     _compare(model, hidden, _expected(model))
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("variant", STEPWISE)
 def test_own_output_takes_the_place_of_the_target_where_it_is_not_forced(variant) -> None:
     model = _model(variant).train()  # without dropout

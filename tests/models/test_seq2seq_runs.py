@@ -172,6 +172,7 @@ def test_alignments_are_of_what_is_written_and_of_rows_with_a_source(
         assert panel.target != ["</s>"]
 
 
+@pytest.mark.slow
 def test_eval_draws_alignments_and_refuses_what_has_none(run: Path, tmp_path, capsys) -> None:
     file = tmp_path / "alignment.png"
     assert cli.run(["eval", str(run), "--attention", str(file), "--beam", "2"]) == 0

@@ -68,6 +68,7 @@ def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:
     return evaluation.evaluate(None, Settings(), log, StopFlag(), batch=32)
 
 
+@pytest.mark.slow
 def test_run_resumes_bit_for_bit_and_learns(run: Path) -> None:
     # Random shifts resume, too.
     sets = ("objective.shift=1", "train.steps=12", "train.eval_every=5", "train.save_every=5")
@@ -339,6 +340,7 @@ class Loose(Objective):
         return super().augment(item, np.random.default_rng())
 
 
+@pytest.mark.slow
 def test_selftest_finds_planted_defects(run: Path) -> None:
     with _bench(run) as bench:
         subject = bench.subject

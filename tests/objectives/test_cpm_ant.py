@@ -185,6 +185,7 @@ def test_generation_targets_are_the_tail(drawn: tuple[np.ndarray, np.ndarray]) -
     assert (np.diff(context.astype(int), axis=1) <= 0).all()
 
 
+@pytest.mark.slow
 def test_mask_rate_is_uniform_with_mean_one_half() -> None:
     _tasks, context = _contexts(198)
     rate = (~context[:, 1:]).mean(1)

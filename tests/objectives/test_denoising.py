@@ -188,6 +188,7 @@ def test_lengths_of_spans_are_poisson() -> None:
         assert found[length] / total == pytest.approx(chance, abs=0.025), length
 
 
+@pytest.mark.slow
 def test_shares_are_exact_and_rounded_up() -> None:
     # 0.3 · 30 and 0.1 · 30 are 9 and 3, whatever their floats are.
     assert [int(count(30, share)) for share in (0.3, 0.1, 0.31, 0.0, 1.0)] == [9, 3, 10, 0, 30]
@@ -232,6 +233,7 @@ COMBINED = [
 ]
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("settings", COMBINED)
 def test_text_comes_back_and_no_example_is_longer_than_planned(settings: dict) -> None:
     objective, rng = _objective(**settings), np.random.default_rng(0)

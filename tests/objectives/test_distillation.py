@@ -110,6 +110,7 @@ def test_teacher_with_another_number_of_tokens_is_refused() -> None:
         _bound(_Linear(2, 7, tokens=13), 1.0).loss(student, hidden, batch)
 
 
+@pytest.mark.slow
 def test_run_stopped_goes_on_bit_for_bit_and_is_evaluated_from_elsewhere(
     teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
@@ -162,6 +163,7 @@ def test_teacher_with_another_tokenizer_is_refused(teacher: Path, tmp_path: Path
         _tiny.pretrain(student, tmp_path / "run", *SETS, "tokenizer.vocab_size=100")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [pytest.param("mlm", marks=pytest.mark.slow), "wwm"])
 def test_masked_objectives_are_distilled(first: str, tmp_path: Path) -> None:
     base = _dotted.recipe("bert").replace("cpm_ant, vocab", "wordpiece, vocab")

@@ -209,6 +209,7 @@ def test_reference_may_be_named_and_is_needed(start: Path, tmp_path: Path) -> No
 ADAPTERS = "lora={targets: [token_embedding, c_attn, c_fc]}"
 
 
+@pytest.mark.slow
 def test_reference_beside_adapters_has_no_weights_of_its_own(
     start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

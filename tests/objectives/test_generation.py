@@ -132,6 +132,7 @@ def _text_loss(opened: Opened, label: str, text: str) -> float:
     return objective.loss(opened.model, hidden, batch).terms["generation"].loss_sum.item()
 
 
+@pytest.mark.slow
 def test_text_is_likelier_from_its_own_label(run: Path) -> None:
     opened = open_checkpoint(run, device="cpu")
     # Only the first token, of two equally likely halves, tells more: at most ln 2.

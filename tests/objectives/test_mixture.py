@@ -81,6 +81,7 @@ def _made(opened: Opened, count: int, size: int = 20) -> list[dict[str, np.ndarr
     return [opened.objective.example(rng.choice(words, size), rng) for _ in range(count)]
 
 
+@pytest.mark.slow
 def test_members_are_drawn_by_weight(opened: Opened) -> None:
     drawn = [int(example["member"][0]) for example in _made(opened, 3000)]
     found = np.bincount(drawn, minlength=4) / 3000
@@ -185,6 +186,7 @@ def test_batch_without_a_member_has_its_term_without_targets_and_gradients_of_it
     model.requires_grad_(False)
 
 
+@pytest.mark.slow
 def test_run_resumes_bit_for_bit(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3, 7])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")

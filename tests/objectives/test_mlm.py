@@ -23,6 +23,7 @@ from tests._masked import MODEL, bound, bound_of, examples, plain, tokenizer
 from tests.parts import encoder
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("tokens", [30_000, pytest.param(100_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("size", "rate"), [(3, 0.15), (62, 0.15), (62, 0.4), (500, 0.4)])
 def test_share_of_targets_is_the_rate_for_pieces_of_any_length(
@@ -35,6 +36,7 @@ def test_share_of_targets_is_the_rate_for_pieces_of_any_length(
     assert targets / (count * size) == pytest.approx(rate, abs=bound_of(rate, count * size))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("shares", [(0.1, 0.1), (0.1, 0.0), (0.0, 0.0), (0.3, 0.2)])
 def test_shares_of_the_three_fates_are_the_settings(shares: tuple[float, float]) -> None:
     objective = bound("mlm", rate=0.5, random=shares[0], unmask=shares[1])
@@ -145,6 +147,7 @@ train: {steps: 8, tokens_per_step: 512, tokens_per_batch: 256, lr: 1.0e-2, warmu
 """
 
 
+@pytest.mark.slow
 def test_run_with_a_falling_rate_resumes_bit_for_bit(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path, text=RECIPE)
     whole = _tiny.pretrain(path, tmp_path / "whole")

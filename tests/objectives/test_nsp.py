@@ -73,6 +73,7 @@ def test_pairs_are_cut_where_sentences_begin_and_false_ones_are_of_the_other_doc
     assert min(seen.values()) > 900
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_lengths_and_cuts_do_not_depend_on_the_label(count: int) -> None:
     objective = bound("nsp", max_length=128)

@@ -21,6 +21,7 @@ def bound(**settings) -> plm.Objective:
     return plm.Objective(plm.Config(**settings), TOKENIZER, MODEL)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("one_in", "longest"),
     [
@@ -96,6 +97,7 @@ def test_order_is_a_permutation_and_the_text_is_whole() -> None:
         assert np.array_equal(objective.restore(example)[0], ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [4_000, pytest.param(12_000, marks=pytest.mark.slow)])
 def test_all_orders_are_equally_likely(count: int) -> None:
     objective = bound(one_in=1.0, longest=1)

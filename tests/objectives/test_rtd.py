@@ -191,6 +191,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_run_logs_both_losses_and_resumes_bit_for_bit(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [3, 7])
     records = _tiny.metrics(run / "whole")
@@ -258,6 +259,7 @@ def test_pretrained_run_is_evaluated_and_converted_whole(
         assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.slow
 def test_adapters_of_a_task_open_without_the_generator(run: Path) -> None:
     folder = _task(run, "adapted", "lora={rank: 2}")
     lines: list[str] = []
@@ -265,6 +267,7 @@ def test_adapters_of_a_task_open_without_the_generator(run: Path) -> None:
     assert (opened.model.generator, lines) == (None, [])
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_a_discriminator_alone_if_the_generator_may_be_missing(
     run: Path,
 ) -> None:

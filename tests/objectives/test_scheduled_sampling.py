@@ -66,6 +66,7 @@ def test_share_of_forced_tokens_is_the_probability_and_only_falls() -> None:
     assert not (forced[2] & ~forced[1]).any()
 
 
+@pytest.mark.slow
 def test_run_reads_its_own_tokens_later_and_resumes_bit_for_bit(tmp_path, monkeypatch) -> None:
     shares: list[tuple[bool, float]] = []
     plain = seq2seq_model.Model.forward

@@ -11,6 +11,7 @@ from nlpkit.errors import UsageError
 from tests._masked import bound, bound_of, document, flag, flagged, tokenizer
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("segments", "count"),
     [

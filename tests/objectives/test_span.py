@@ -26,6 +26,7 @@ def test_lengths_are_geometric_up_to_the_longest() -> None:
     assert (abs(shares - chances) < bound_of(0.5, len(drawn)) * 2 * np.sqrt(chances)).all()
 
 
+@pytest.mark.slow
 def test_placements_of_spans_are_equally_likely_and_never_touch() -> None:
     rng = np.random.default_rng(0)
     lengths = np.array([2, 1])
@@ -63,6 +64,7 @@ def _examples(objective, count: int, sentences: int = 14):
         yield piece, objective.example(piece, np.random.default_rng(number))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("rate", [0.15, 0.3])
 def test_share_of_targets_is_the_rate_and_the_source_comes_back(rate: float) -> None:
     objective = bound("span", rate=rate)
@@ -76,6 +78,7 @@ def test_share_of_targets_is_the_rate_and_the_source_comes_back(rate: float) -> 
     assert targets / tokens == pytest.approx(rate, abs=np.sqrt(50) * bound_of(rate, tokens))
 
 
+@pytest.mark.slow
 def test_tokens_of_a_span_share_one_fate() -> None:
     objective = bound("span", rate=0.3)
     fates = {"masked": 0, "kept": 0, "random": 0}

@@ -72,6 +72,7 @@ def test_absurd_length_is_refused_at_once() -> None:
         _objective(max_length=2**31 - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2_000, pytest.param(6_000, marks=pytest.mark.slow)])
 def test_masks_have_the_distribution_of_the_authors(count: int) -> None:
     objective, rng = _objective(), np.random.default_rng(0)

@@ -57,6 +57,7 @@ def test_pair_is_two_texts_with_languages_and_positions_of_their_own() -> None:
     assert len(texts[1]) == second
 
 
+@pytest.mark.slow
 def test_both_languages_are_masked_at_the_rate() -> None:
     objective = _objective()
     count = 4000

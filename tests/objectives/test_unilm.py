@@ -30,6 +30,7 @@ def _objective(model: object = CONFIG, **settings) -> unilm.Objective:
 TEXT = flagged("one two three. four five six. seven.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [5_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_masks_are_drawn_by_their_weights(count: int) -> None:
     objective = _objective()

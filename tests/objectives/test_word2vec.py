@@ -156,6 +156,7 @@ def test_counts_are_in_the_settings_of_a_checkpoint() -> None:
     assert all(np.array_equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("method", ["skip_gram", "cbow"])
 def test_tokens_of_the_same_contexts_are_near_after_training(method: str) -> None:
     """A text of sentences x y z: 1 and 2 stand for x, 3 and 4 for y, 5 and 6 for z."""
@@ -176,6 +177,7 @@ def test_tokens_of_the_same_contexts_are_near_after_training(method: str) -> Non
     assert nearest.tolist() == [2, 1, 4, 3, 6, 5]
 
 
+@pytest.mark.slow
 def test_run_evaluates_from_its_checkpoint_to_the_same_loss_and_passes_its_proofs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -49,6 +49,7 @@ def test_few_words_are_targets_at_the_rate(words: int) -> None:
     assert np.mean(chosen) == pytest.approx(expected, abs=bound_of(expected, count))
 
 
+@pytest.mark.slow
 def test_long_words_are_masked_as_often_as_short_ones() -> None:
     objective = bound("wwm")
     piece = flagged("The quick brown fox jumps over the lazy dog. A model predicts it. " * 4)

@@ -376,6 +376,7 @@ def test_rows_of_a_task_are_not_counted_as_products_with_the_vocabulary(tmp_path
     assert flops[0] == batches * alone
 
 
+@pytest.mark.slow
 def test_targets_of_a_list_are_the_tokens_that_its_objectives_predict(tmp_path: Path) -> None:
     resolved = recipe.load("bert", [f"out={tmp_path}/run"])
     plan = planning.make(resolved, tmp_path / "run", "cpu", Log(QUIET), measure=False)

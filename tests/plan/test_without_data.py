@@ -22,6 +22,7 @@ def _make(name: str, *sets: str) -> without_data.Sketch:
     return without_data.make(recipe.load(name, list(sets)))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "name",
     [

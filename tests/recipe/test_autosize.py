@@ -63,6 +63,7 @@ def _count(config: FrozenConfig, family: str, vocab_size: int) -> int:
 FAST = ("albert", "cpm_ant", "electra", "gru", "llama", "seq2seq", "vit")
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     "name",
     [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SIZED],
@@ -89,6 +90,7 @@ def test_usual_sizes_are_found():
     assert sizes.fit_to_depth(_family("lstm"), 2) == {"hidden_size": 640, "num_layers": 2}
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("name", SIZED)
 def test_depth_is_the_number_of_layers(name):
     settings = sizes.fit_to_depth(_family(name), 13)
@@ -155,6 +157,7 @@ def test_much_text_gives_twenty_tokens_for_each_parameter(tmp_path):
     assert rows.epochs == pytest.approx(20 * count / estimated, rel=0.01)
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize(
     ("sets", "expected"),
     [
@@ -208,6 +211,7 @@ def test_one_rate_serves_all_widths():
     assert muon.peak_lr(muon.Config(adjust_lr_fn="original"), 256) is None
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("family", "rate"), [("gpt2", 0.0023), ("gpt", 0.00091), ("lstm", 0.0021)])
 def test_rate_is_that_of_the_kind_of_family(short, family, rate):
     # 2e-3 at 256, by 1 / width: 224, 224 and 496 wide; 0.4 of it after norms, twice for cells.
@@ -251,6 +255,7 @@ def test_mistakes_are_named_with_their_line(short, change, said):
     assert _said(short, change) == [said]
 
 
+@pytest.mark.slow
 def test_heads_are_such_as_attention_takes(short):
     split = ["attention={kind: strided, pattern: split}", "model.size=5M"]
     assert recipe.load(str(short), split).recipe.model.config.num_heads % 2 == 0
@@ -302,6 +307,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_run_goes_on_as_it_was_decided(tmp_path, monkeypatch):
     path = _tiny.write(tmp_path, documents=40)
     _tiny.pretrain(path, tmp_path / "whole", *TINY)
@@ -322,6 +328,7 @@ def test_run_goes_on_as_it_was_decided(tmp_path, monkeypatch):
     assert (tmp_path / "on" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.slow
 def test_another_size_is_another_run(tmp_path):
     path = _tiny.write(tmp_path, documents=40)
     sets = [*TINY, "train.steps=1", f"out={tmp_path / 'run'}"]
@@ -333,6 +340,7 @@ def test_another_size_is_another_run(tmp_path):
             changes.check_changes(directory, now, False)
 
 
+@pytest.mark.slow
 def test_own_value_that_is_taken_away_is_a_change(tmp_path):
     path = _tiny.write(tmp_path, documents=40)
     sets = [*TINY, "train.steps=1", f"out={tmp_path / 'run'}"]

@@ -142,6 +142,7 @@ def bombs():
     yield pytest.param("a: " + "x" * 1_000_000, "longer than 200,000 bytes", id="long_file")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("text", "said"), list(bombs()))
 def test_yaml_bomb_is_refused_before_it_is_unfolded(text, said):
     start = time.process_time()  # which others on the machine hardly lengthen
@@ -192,6 +193,7 @@ plain = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(plain)
 @settings(max_examples=100, deadline=None)
 def test_yaml_written_is_read_back_equal(data):
@@ -206,6 +208,7 @@ def test_recipe_of_random_text_gives_a_clear_error(text):
         parse(text.encode(), "r.yaml", Path("."))
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="modeltrain.=:[]{}'\"0123-~ \n", max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_override_of_random_text_works_or_gives_a_clear_error(text):

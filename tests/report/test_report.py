@@ -505,6 +505,7 @@ def test_browser_shows_the_curves_light_and_dark(
             assert (pixels == wanted).all(axis=2).sum() > 50
 
 
+@pytest.mark.slow
 def test_browser_reads_out_the_numbers_at_the_pointer(
     browser: Any, run: Path, tmp_path: Path
 ) -> None:

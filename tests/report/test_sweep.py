@@ -317,6 +317,7 @@ def test_directory_of_several_settings_is_not_one_side(folder, capsys):
     assert "Welch" not in out
 
 
+@pytest.mark.slow
 def test_equal_settings_are_called_no_difference_in_95_percent_of_draws():
     # The shares that are expected are 0.977, 0.965, 0.974, 0.977 (by scipy, 200,000 draws).
     for counts in ((2, 2), (3, 3), (2, 5), (2, 10)):
@@ -325,6 +326,7 @@ def test_equal_settings_are_called_no_difference_in_95_percent_of_draws():
         assert verdicts.count("no difference seen") >= 0.95 * 250, counts
 
 
+@pytest.mark.slow
 def test_real_difference_is_found():
     # Three deviations with five seeds: the power of the test is 0.985 (by scipy, 100,000 draws).
     draw = np.random.default_rng(0)

@@ -48,6 +48,7 @@ def _content(run: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in found}
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("sets", "code", "said"),
     [

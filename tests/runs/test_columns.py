@@ -172,6 +172,7 @@ def test_vocabulary_is_trained_on_nested_rows(tmp_path: Path) -> None:
 # Mistakes
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [

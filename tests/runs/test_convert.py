@@ -21,6 +21,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 all_families = pytest.mark.parametrize("family", FAMILIES)
 
 
+@pytest.mark.fast_cases(3)
 @all_families
 @pytest.mark.parametrize("precision", DTYPES)
 def test_convert_of_adapters_opens_everywhere_in_every_precision(
@@ -202,6 +203,7 @@ def test_convert_prints_the_directory_or_one_object(tmp_path: Path) -> None:
     assert result.returncode == 2
 
 
+@pytest.mark.fast_cases(1)
 @all_families
 def test_average_is_the_mean_of_the_weights(family: str, tmp_path: Path) -> None:
     for number in range(3):

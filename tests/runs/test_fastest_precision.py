@@ -41,6 +41,7 @@ def _finds(monkeypatch: pytest.MonkeyPatch, product: str, speed: float | None) -
     monkeypatch.setattr(fastest_precision, "_speed", timed)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("speed", "chosen"), [(1.6, "bf16"), (1.04, "fp32"), (0.7, "fp32")])
 def test_batch_decides_and_the_run_keeps_what_it_found(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys, speed: float, chosen: str
@@ -145,6 +146,7 @@ def test_first_round_does_not_count_and_more_tokens_follow_if_bf16_is_not_faster
     assert tokens[0] < min(tokens[2:])
 
 
+@pytest.mark.slow
 def test_timing_changes_no_bit_of_the_run(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

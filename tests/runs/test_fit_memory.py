@@ -67,6 +67,7 @@ def test_memory_and_a_batch_exclude_each_other(tiny: Path) -> None:
         recipe.load(str(tiny), ["train.memory=much", *STEP])
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("limit", "batch", "on"),
     [  # 100 MB and 1 MB a token, 0.25 MB with checkpointing; a step is 512 tokens

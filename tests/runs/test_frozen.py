@@ -57,6 +57,7 @@ def test_teacher_is_read_and_announced_but_not_trained_and_not_saved(
     assert "frozen model teacher: gpt, " in shown.err
 
 
+@pytest.mark.slow
 def test_stopped_run_goes_on_bit_for_bit(teacher: Path, tmp_path: Path) -> None:
     student = _student(tmp_path, teacher)
     _tiny.pretrain(student, tmp_path / "whole", *SETS)

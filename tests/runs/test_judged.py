@@ -103,6 +103,7 @@ def test_accuracy_of_each_evaluation_is_that_of_judge(
         assert ours == theirs
 
 
+@pytest.mark.slow
 def test_stopped_run_is_judged_by_the_same_pairs(folder: Path, tmp_path: Path) -> None:
     path, sets = folder / "gpt2.yaml", _sets(folder, "train.tokens_per_step=2048")
     _tiny.pretrain(path, tmp_path / "whole", *sets)
@@ -110,6 +111,7 @@ def test_stopped_run_is_judged_by_the_same_pairs(folder: Path, tmp_path: Path) -
     assert _tiny.metrics(tmp_path / "stopped") == _tiny.metrics(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_signal_while_pairs_are_scored_ends_the_run_within_a_batch(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,6 +135,7 @@ def test_signal_while_pairs_are_scored_ends_the_run_within_a_batch(
     assert _tiny.metrics(tmp_path / "stopped") == _tiny.metrics(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_run_records_its_pairs_and_says_when_they_have_changed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

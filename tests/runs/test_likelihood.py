@@ -148,6 +148,7 @@ def test_cpm_ant_log_probs_equal_the_authors_formula(tmp_path: Path, method: str
         np.testing.assert_allclose(ours, expected, atol=1e-4, rtol=1e-4, err_msg=text)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(("name", "method"), [("gpt", None), ("bert", "pll-word-l2r")])
 def test_log_probs_are_those_of_a_text_alone_whatever_the_batch(
     folder: Path, name: str, method: str | None

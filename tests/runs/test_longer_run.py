@@ -57,6 +57,7 @@ def test_run_from_the_stable_part_equals_the_longer_run(
     assert _weights(runs / "short") != _weights(out)
 
 
+@pytest.mark.slow
 def test_other_checkpoint_of_another_run_does_not_replace_newer_ones(
     runs: Path, tmp_path: Path
 ) -> None:

@@ -96,6 +96,7 @@ def test_stopped_run_has_the_same_folders_and_counts(path, whole, tmp_path) -> N
     assert _steps(out) == _steps(whole)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("where", ["write_model", "rename"])
 def test_run_killed_while_a_folder_is_written_writes_it_again(
     path, whole, tmp_path, monkeypatch, where
@@ -131,6 +132,7 @@ def test_folders_may_be_asked_for_later(path, whole, tmp_path, capsys) -> None:
     assert _folders(out) == {n: w for n, w in _folders(whole).items() if n != "chck_50"}
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("sets", [
     ("train.tokens_per_step=[{until: 0.5, value: 64}, {value: 192}]",),
     ("train.rows_per_step=3", "train.tokens_per_batch=64"),

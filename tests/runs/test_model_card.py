@@ -47,6 +47,7 @@ def _python(card: str) -> str:
     return found[1]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=[pytest.mark.slow] * (kind in LONG)) for kind in USED]
 )
@@ -117,6 +118,7 @@ def test_card_of_a_mean_names_what_it_is_the_mean_of(runs: Runs, tmp_path: Path)
     assert f"mean of several checkpoints:\n\n- {first}\n- {first}\n" in card
 
 
+@pytest.mark.slow
 def test_model_that_transformers_lacks_has_no_lines_for_it(runs: Runs, tmp_path: Path) -> None:
     # GPT-1 has no class for tags: its checkpoint has that of the family.
     tagging = "{name: tagging, max_length: 64}"

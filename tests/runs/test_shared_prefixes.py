@@ -64,6 +64,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gpt_neox", "gpt_neo", "modernbert", "hybrid"])
 @pytest.mark.parametrize("budget", [16, 4096])
 def test_log_probs_equal_those_of_whole_sentences(

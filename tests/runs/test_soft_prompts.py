@@ -63,6 +63,7 @@ def test_soft_prompt_of_a_language_model_opens_in_peft(start, tmp_path: Path) ->
     assert written.returncode == 0, written.stderr
 
 
+@pytest.mark.slow
 def test_soft_prompt_of_a_classifier_opens_in_peft(start, tmp_path: Path) -> None:
     folder, base = start
     last = _tiny.pretrain(_classes(folder, base), tmp_path / "run", *TUNE)
@@ -109,6 +110,7 @@ def test_soft_prompt_of_peft_opens_in_ours_and_is_trained_on(start, tmp_path: Pa
     assert open_checkpoint(last).model.soft_prompt.shape == (4, 32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [pytest.param(_text, marks=pytest.mark.slow), _classes])
 def test_soft_prompt_run_resumed_equals_an_uninterrupted_one_bit_for_bit(
     recipe, start, tmp_path: Path

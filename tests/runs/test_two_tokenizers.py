@@ -101,6 +101,7 @@ def test_texts_are_generated_alone_as_in_a_batch(run: Path, tmp_path: Path, caps
     assert len(written[0].splitlines()) == 3
 
 
+@pytest.mark.fast_cases(1)
 def test_resumed_is_whole(run: Path, tmp_path: Path) -> None:
     path = run.parent / "r.yaml"
     with pytest.raises(TryAgain, match="saved at step 5"):
@@ -186,6 +187,7 @@ def test_adapters_are_tuned_on_both_vocabularies(run: Path, tmp_path: Path, open
     assert tuned.tokenizer.fingerprint() == opened.tokenizer.fingerprint()
 
 
+@pytest.mark.fast_cases(1)
 def test_finished_tokenizers_are_taken_by_path(run: Path, opened: Opened, tmp_path: Path) -> None:
     home = run / "tokenizer"
     model = TRANSFORMER if opened.part.family == "transformer" else RECURRENT

@@ -258,6 +258,7 @@ def test_tokenizer_command_grows_the_checkpoints(old: Path, grown, tmp_path: Pat
     assert made == (grown[1] / "tokenizer" / "vocab.txt").read_bytes()
 
 
+@pytest.mark.slow
 def test_command_line_grows_the_vocabulary(old: Path, tmp_path: Path) -> None:
     section = f"{{kind: cpm_ant, vocab_size: {NEW}, min_frequency: 1}}"
     path = _recipe(tmp_path, old, section)

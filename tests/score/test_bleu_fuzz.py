@@ -105,6 +105,7 @@ def check_scores(name: str, seed: int, lines: int, **options: object) -> None:
 SEEDS = [1, pytest.param(0, marks=pytest.mark.slow)]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(
     ("name", "lines"), [("13a", 12_000), ("zh", 12_000), ("char", 2_000), ("none", 2_000)]
@@ -123,6 +124,7 @@ def test_bleu_tokens_with_a_full_memory_of_words_stay_the_same(
     check_tokens(name, 4, 3_000)
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("name", ["13a", "zh", "char", "none"])
 def test_bleu_of_tricky_texts_is_that_of_sacrebleu(name: str, seed: int) -> None:

@@ -33,6 +33,7 @@ def _peer(texts: Sequence[str], variant: str, **parameters: float) -> bm25s.BM25
     return peer
 
 
+@pytest.mark.fast_cases(6)
 @pytest.mark.parametrize("variant", ["lucene", "robertson", "atire", "bm25l", "bm25+"])
 @pytest.mark.parametrize(("k1", "b", "delta"), [(1.5, 0.75, 0.5), (0.9, 0.4, 1.0), (2.0, 1.0, 0.0)])
 def test_bm25_equals_bm25s_for_every_document(
@@ -53,6 +54,7 @@ def test_bm25_equals_bm25s_for_every_document(
                 )
 
 
+@pytest.mark.fast_cases(8)
 @pytest.mark.parametrize("variant", bm25.VARIANTS)
 @pytest.mark.parametrize("top", [1, 3, 10, 500])
 def test_bm25_top_is_the_sorted_scores_of_documents_with_a_word(variant: str, top: int) -> None:

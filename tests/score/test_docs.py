@@ -57,6 +57,7 @@ def test_score_docs_references_are_the_codes() -> None:
             assert row[3].strip().startswith(said[module.REFERENCES]), name
 
 
+@pytest.mark.fast_cases(4)
 @pytest.mark.parametrize("line", COMMANDS)
 def test_score_docs_command_runs(tmp_path: Path, line: str) -> None:
     for each in FILES:

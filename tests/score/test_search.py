@@ -222,6 +222,7 @@ def test_search_text_without_spaces_left_uncut_is_told(
     assert ("does not split clauses" in capsys.readouterr().err) == is_told
 
 
+@pytest.mark.slow
 def test_search_pipeline_of_the_real_command_line(tmp_path: Path) -> None:
     def nlpkit(*arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "nlpkit", "score", *arguments]

@@ -131,6 +131,7 @@ def test_paired_tests_of_a_system_against_itself_find_nothing() -> None:
         assert test([rows, rows], bleu.from_sums, samples=99)[1].p_value == 1 / 100
 
 
+@pytest.mark.slow
 def test_paired_tests_of_many_lines_take_little_memory() -> None:
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, 30, size=(30_000, 10)).tolist() for _ in range(2)]

@@ -73,6 +73,7 @@ def test_selftest_of_members_drawn_by_other_weights_is_found(tmp_path: Path) -> 
     assert "left 2" in figure
 
 
+@pytest.mark.slow
 def test_selftest_of_a_mask_that_forgets_documents_is_found_in_a_mixed_pack(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -53,6 +53,7 @@ def _from_the_right(layers, x, time, before=None):
 run = recurrent.run
 
 
+@pytest.mark.slow
 def test_states_that_are_not_reset_are_seen(recipe, monkeypatch) -> None:
     with _provable.of_recipe(recipe) as bench:
         for proof in (leaks.find_neighbour_leaks, batching.compare_packed):
@@ -66,6 +67,7 @@ def test_states_that_are_not_reset_are_seen(recipe, monkeypatch) -> None:
         assert not passed, figure
 
 
+@pytest.mark.slow
 def test_direction_from_the_right_is_seen_as_a_leak(recipe, monkeypatch) -> None:
     with _provable.of_recipe(recipe) as bench:
         passed, figure = leaks.find_leaks(bench.subject)
@@ -75,6 +77,7 @@ def test_direction_from_the_right_is_seen_as_a_leak(recipe, monkeypatch) -> None
         assert not passed, figure
 
 
+@pytest.mark.slow
 def test_attention_to_the_neighbours_source_is_seen(tmp_path, monkeypatch) -> None:
     path = _tiny.write(tmp_path, text=TRANSLATOR, documents=40)
     for name, other, mark in (("train", "other", "OTHER"), ("valid", "held", "HELD")):

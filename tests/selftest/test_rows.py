@@ -111,6 +111,7 @@ def test_selftest_of_rows_with_targets_proves_that_no_token_leaks(whole: Bench, 
     assert passed, figure
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "objective", ["seq2seq", "scheduled_sampling, teacher_forcing: 0.5"], ids=["forced", "sampled"]
 )
@@ -125,6 +126,7 @@ def test_selftest_of_rows_of_recurrent_models_holds(tmp_path: Path, objective: s
             assert passed, figure
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("broken", [Unshifted, Late, Told])
 def test_selftest_of_a_target_in_sight_is_a_leak(bench: Bench, broken) -> None:
     _provable.use(bench, broken)
@@ -160,6 +162,7 @@ def test_selftest_of_a_learned_leak_is_below_the_noise(
     assert "below the minimum without a leak" in figure
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("mask", [_next_token, _all_but_the_next])
 def test_selftest_of_a_decoder_that_sees_later_targets_is_a_leak(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, mask
@@ -237,6 +240,7 @@ def test_selftest_of_rows_of_one_text_proves_all(tmp_path: Path) -> None:
     assert [(proof.name, proof.figure) for proof in found.values() if not proof.passed] == []
 
 
+@pytest.mark.slow
 def test_selftest_of_rows_of_one_text_finds_the_targets_at_its_end(tmp_path: Path) -> None:
     with _provable.of_recipe(_chats(tmp_path)) as bench:
         passed, figure = leaks.find_leaks(bench.subject)

@@ -468,6 +468,7 @@ def test_selftest_that_fails_exits_with_1_and_says_what_in_json(tmp_path: Path) 
     assert {"recipe", "device", "precision", "attention"} <= told.keys()
 
 
+@pytest.mark.slow
 def test_selftest_stopped_by_a_signal_leaves_nothing(tmp_path: Path) -> None:
     room = tmp_path / "room"
     room.mkdir()

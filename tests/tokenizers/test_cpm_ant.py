@@ -76,6 +76,7 @@ def test_encode_any_text_equals_transformers(pair, text):
     assert ids == hf(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(text=ANY_TEXT)
 def test_decode_without_unknown_returns_the_text(pair, text):
@@ -216,6 +217,7 @@ def test_save_opens_in_transformers_with_equal_ids(tmp_path, pair, config):
     assert Tokenizer.load(tmp_path / "again").fingerprint() == ours.fingerprint()
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_tokenizer_in_another_process_gives_the_same_ids(pair, method):
     ours, _ = pair

@@ -174,6 +174,7 @@ def test_contract_is_kept(ours):
         ours.encode("a\udc00")
 
 
+@pytest.mark.fast_cases(1)
 def test_copy_in_another_process_gives_the_same_ids(ours):
     copy = pickle.loads(pickle.dumps(ours))
     assert copy.fingerprint() == ours.fingerprint()

@@ -81,6 +81,7 @@ def _directory(folder: Path, model: Path, name: str, settings: dict[str, Any]) -
     return folder
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_pieces_have_the_ids_of_sentencepiece_and_of_transformers(
     layout: str, model: Callable[[str], Path], tmp_path: Path
@@ -127,6 +128,7 @@ def test_what_albert_and_xlnet_do_before_is_transformers_own(
     assert [tokens.token(i) for i in tokens.encode("a(b")] == ["▁a", "(", "b"]
 
 
+@pytest.mark.slow
 def test_saved_pieces_open_again_everywhere(model: Callable[[str], Path], tmp_path: Path) -> None:
     for layout, (name, file, made, _) in LAYOUTS.items():
         path = _directory(tmp_path / layout, model(name), file, {"tokenizer_class": made})

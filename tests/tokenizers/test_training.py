@@ -105,6 +105,7 @@ def test_train_in_any_process_gives_the_same_vocabulary(seed):
     assert len(found) == 1
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("vocab_size", [pytest.param(300, marks=pytest.mark.slow), 500])
 def test_train_enough_text_fills_the_vocabulary(name, vocab_size):

@@ -30,6 +30,7 @@ STEPS: dict[str, Callable[[int], float]] = {
 }
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("kills", [pytest.param(0, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("kind", "evaluation"),
@@ -69,6 +70,7 @@ def test_run_ends_annealed_within_1_percent_of_its_budget(
     assert 0 < rates[-1] < 0.01
 
 
+@pytest.mark.slow
 def test_rates_of_equal_steps_are_those_of_a_run_by_steps(tmp_path: Path, time: FakeTime) -> None:
     # 1000 s are 500 steps of 2 s: step n is in the middle of (n - 1) / 500 and n / 500.
     run = Timed(tmp_path / "run", time, lambda number: 2.0)
@@ -80,6 +82,7 @@ def test_rates_of_equal_steps_are_those_of_a_run_by_steps(tmp_path: Path, time: 
         assert record["lr"] == pytest.approx(1 - now, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_lost_steps_are_taken_again_with_their_times(tmp_path: Path, time: FakeTime) -> None:
     run = Timed(tmp_path / "run", time, lambda number: 2.0, evaluation=5.0, saving=1.0)
     run.train = {"save_every": 90}
@@ -108,6 +111,7 @@ def test_lost_steps_are_taken_again_with_their_times(tmp_path: Path, time: FakeT
     assert 990 <= run.used <= 1010
 
 
+@pytest.mark.slow
 def test_budget_that_is_changed_leaves_what_was_lost_and_follows_the_time_left(
     tmp_path: Path, time: FakeTime
 ) -> None:
@@ -152,6 +156,7 @@ def test_decay_has_not_begun_where_a_longer_budget_is_before_it(
     assert times.stable_step == step
 
 
+@pytest.mark.slow
 def test_wsd_keeps_the_last_step_before_its_decay(tmp_path: Path, time: FakeTime) -> None:
     run = Timed(tmp_path / "run", time, lambda number: 2.0)
     run.train = {"schedule": "wsd", "lr": 1.0, "decay_ratio": 0.25, "save_every": 1000}
@@ -174,6 +179,7 @@ def test_evaluation_just_before_the_last_one_is_left_out(tmp_path: Path, time: F
     assert run.used == 1350
 
 
+@pytest.mark.slow
 def test_first_evaluation_comes_early_enough_to_be_planned_for(
     tmp_path: Path, time: FakeTime
 ) -> None:

@@ -82,6 +82,7 @@ def test_other_times_give_other_bits(path: Path, whole: Path, tmp_path: Path, mo
     assert _weights(tmp_path / "other") != _weights(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deaths",
     [

@@ -28,6 +28,7 @@ def _evaluated(run: Path, capsys: pytest.CaptureFixture[str], *options: str) -> 
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("mixed", [False, True])
 def test_bits_per_character_are_of_the_labels_that_are_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], mixed: bool
@@ -70,6 +71,7 @@ def test_precision_is_said_and_that_of_the_training_has_its_loss(
     assert abs(default["loss"] - trained["loss"]) > 5e-5
 
 
+@pytest.mark.slow
 def test_score_of_an_objective_is_a_held_out_figure_that_chooses_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -155,6 +155,7 @@ def _libraries(name: str, model: Training) -> list[torch.optim.Optimizer]:
     return [muon, adamw]
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", ["muon", "adafactor", "sgd"])
 def test_three_steps_with_other_optimizers_equal_those_of_the_library(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -267,6 +268,7 @@ def _losses(monkeypatch: pytest.MonkeyPatch, *values: float) -> None:
     monkeypatch.setattr(HeldOut, "evaluate", evaluate)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("patience", [1, 3])
 def test_patience_is_the_number_of_evaluations_without_gain_and_the_best_one_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: int
@@ -285,6 +287,7 @@ def test_patience_is_the_number_of_evaluations_without_gain_and_the_best_one_is_
     assert integrity.find_corruption(best) is None
 
 
+@pytest.mark.slow
 def test_resumed_run_begins_at_its_newest_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -300,6 +303,7 @@ def test_resumed_run_begins_at_its_newest_checkpoint(
     assert len(seen.steps) == 6 - newest.step
 
 
+@pytest.mark.slow
 def test_resumed_run_keeps_its_precision_whatever_is_faster_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +336,7 @@ def test_resumed_run_keeps_its_precision_whatever_is_faster_now(
     assert chosen == [{torch.bfloat16}, {torch.bfloat16}, {"fp32"}]
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("wanted", [True, False])
 def test_deterministic_decides_whether_torch_is(tmp_path: Path, wanted: bool) -> None:
     before = torch.are_deterministic_algorithms_enabled()

@@ -83,6 +83,7 @@ def test_muon_computes_in_the_type_that_the_run_has_chosen(
 _PROVED = ("{name: muon}", "{name: lion}", "{name: sgd}", "{name: sgd, momentum: 0.0}")
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "optimizer", [pytest.param(o, marks=[pytest.mark.slow] * (o in _PROVED)) for o in KEPT]
 )
@@ -295,6 +296,7 @@ def test_a_run_keeps_its_optimizer_also_with_allow_change(tiny: Path, tmp_path: 
         changes.check_changes(RunDirectory(run), other, allow_change=True)
 
 
+@pytest.mark.slow
 def test_a_changed_rate_of_the_adamw_part_counts_after_resuming(tiny: Path, tmp_path: Path) -> None:
     with pytest.raises(NlpkitError, match="saved at step"):
         _tiny.pretrain(tiny, tmp_path, *SHORT, MUON, stop=_tiny.StopAtStep(tmp_path, 4))

@@ -71,6 +71,7 @@ def test_value_changes_with_the_step_that_begins_at_the_border() -> None:
     assert (again.phases, again.batch_budget) == (settings.phases, 256)
 
 
+@pytest.mark.slow
 def test_run_equals_one_whose_settings_are_changed_by_hand(path, whole, tmp_path) -> None:
     plain = _write(tmp_path, "128", "0.1")
     out = tmp_path / "by_hand"
@@ -84,6 +85,7 @@ def test_run_equals_one_whose_settings_are_changed_by_hand(path, whole, tmp_path
     assert other.joinpath("model.safetensors").read_bytes() != _weights(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_run_stopped_in_each_phase_and_at_the_border_is_the_same(
     path, whole, tmp_path, workers
@@ -108,6 +110,7 @@ def test_change_is_a_line_on_stderr_and_in_the_record_of_its_step(path, tmp_path
     assert records == [dict(zip(names, each, strict=True)) for each in values]
 
 
+@pytest.mark.slow
 def test_killed_run_with_a_budget_takes_its_phases_again(path, tmp_path, monkeypatch) -> None:
     time = FakeTime()
     drive(monkeypatch, time, 3.0, 4.0, 1.0)
@@ -134,6 +137,7 @@ def test_killed_run_with_a_budget_takes_its_phases_again(path, tmp_path, monkeyp
     assert sizes == {False, True}
 
 
+@pytest.mark.slow
 def test_plan_counts_the_steps_and_tokens_of_all_phases(path) -> None:
     sets = ["train.steps=null", "train.epochs=2", f"objective.max_length={LENGTHS}"]
     resolved = recipe.load(str(path), sets)

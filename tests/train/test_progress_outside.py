@@ -76,6 +76,7 @@ def test_held_out_loss_has_the_weight_of_the_steps_done(weighted: Path) -> None:
         assert figures["loss"] / figures["losses"]["clm"] == pytest.approx(weight, rel=1e-6)
 
 
+@pytest.mark.fast_cases(1)
 def test_eval_of_a_checkpoint_is_that_of_its_run(run: Path) -> None:
     found = {r["step"]: r["held_out"] for r in _tiny.metrics(run / "whole") if "held_out" in r}
     saved = files.list_checkpoints(run / "whole")
@@ -88,6 +89,7 @@ def test_eval_of_a_checkpoint_is_that_of_its_run(run: Path) -> None:
         assert figures["loss"] == pytest.approx(found[checkpoint.step]["loss"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_resumed_run_sees_the_same_progress(run: Path) -> None:
     last = _tiny.pretrain_with_stops(run / "tiny.yaml", run / "broken", [6, 10])
     assert _tiny.metrics(run / "broken") == _tiny.metrics(run / "whole")
@@ -97,6 +99,7 @@ def test_resumed_run_sees_the_same_progress(run: Path) -> None:
     assert all(torch.equal(ours[name], whole[name]) for name in whole)
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("reads", [0, 20, 27], ids=["whole", "resumed", "resumed later"])
 def test_every_batch_of_a_step_is_told_the_same(tmp_path, monkeypatch, reads: int) -> None:
     batches, held_out = [], []

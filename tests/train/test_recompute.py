@@ -78,6 +78,7 @@ def _plan(path: Path, *sets: str) -> Planned:
     return planning.make(recipe.load(str(path), list(sets)), path.parent, "cpu", Log(QUIET))
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "family",
     ["gpt2", "t5", *(pytest.param(f, marks=pytest.mark.slow) for f in ("albert", "xlnet"))],

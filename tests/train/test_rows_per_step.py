@@ -85,6 +85,7 @@ def test_a_step_is_that_of_its_rows_one_by_one(tiny: Path, tmp_path: Path) -> No
                 parameter -= 0.5 * grad
 
 
+@pytest.mark.slow
 def test_three_epochs_are_three_times_the_steps_of_one(tiny: Path, whole: Path) -> None:
     of_epoch = _steps_of_epoch(tiny)
     plan = _plan(tiny, *EPOCHS)
@@ -105,6 +106,7 @@ def test_three_epochs_are_three_times_the_steps_of_one(tiny: Path, whole: Path) 
     ]
 
 
+@pytest.mark.slow
 def test_stopped_and_resumed_it_is_the_same_bit_for_bit(
     tiny: Path, whole: Path, tmp_path: Path
 ) -> None:

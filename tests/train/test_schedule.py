@@ -156,6 +156,7 @@ def test_every_process_finds_the_same_number(task: Path, rank: int) -> None:
     assert batches_per_epoch(stream) == 5
 
 
+@pytest.mark.slow
 def test_plan_command_says_steps_and_notes_a_warmup_that_is_too_long(task: Path) -> None:
     sets = [part for each in EPOCHS for part in ("--set", each)]
     shown = _tiny.command("plan", task, *sets, "-q")
@@ -186,11 +187,13 @@ def test_run_of_epochs_sees_each_row_so_often_and_keeps_what_was_written(whole: 
     assert (status["steps"], status["finished"]) == (8, True)
 
 
+@pytest.mark.slow
 def test_run_of_epochs_is_that_of_as_many_steps(task: Path, whole: Path, tmp_path: Path) -> None:
     _tiny.pretrain(task, tmp_path, *SHORT, "train.steps=8", "train.warmup_steps=2")
     assert _tiny.metrics(tmp_path) == _tiny.metrics(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads", [pytest.param([8], marks=pytest.mark.slow), [15, 9]])
 def test_stopped_run_of_epochs_goes_on_bit_for_bit(
     task: Path, whole: Path, tmp_path: Path, reads: list[int]
@@ -205,6 +208,7 @@ def test_stopped_run_of_epochs_goes_on_bit_for_bit(
         assert all(torch.equal(ours[key], theirs[key]) for key in ours)
 
 
+@pytest.mark.slow
 def test_changed_epochs_are_named_and_go_on_if_allowed(task: Path, tmp_path: Path) -> None:
     _tiny.pretrain(task, tmp_path, *EPOCHS, "train.epochs=1")
     fewer = history.read(tmp_path, "run")

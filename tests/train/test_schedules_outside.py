@@ -92,6 +92,7 @@ def test_wrong_setting_of_the_part_is_named_with_its_place(tmp_path: Path) -> No
         recipe.load(str(_tiny.write(tmp_path)), [*SETS, "train.schedule.fall=2"])
 
 
+@pytest.mark.slow
 def test_run_takes_steps_of_these_sizes_and_resumes_bit_for_bit(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     whole = tmp_path / "whole"

@@ -147,6 +147,7 @@ def test_checkpoint_of_an_older_nlpkit_goes_on_exactly(tmp_path: Path, best_by: 
     assert history.read(cut, "cut").best == (new["state"]["best_step"], new["state"]["best_value"])
 
 
+@pytest.mark.slow
 def test_best_by_takes_a_score_with_its_options(tmp_path: Path) -> None:
     base = _tiny_tasks.start(tmp_path, "gpt")
     path = _tiny_tasks.task(tmp_path, "classes", _tiny_tasks.CLASSES, base)
@@ -159,6 +160,7 @@ def test_best_by_takes_a_score_with_its_options(tmp_path: Path) -> None:
     assert (tmp_path / "run/checkpoints/best").resolve().name == f"step-{best:08d}"
 
 
+@pytest.mark.slow
 def test_best_figure_is_forgotten_where_another_one_decides(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     checkpoint = _tiny.pretrain(path, tmp_path / "run", "train.steps=5")

@@ -63,6 +63,7 @@ def test_tensorboard_reads_what_metrics_jsonl_has(tmp_path: Path) -> None:
     assert "model.hidden_size: 32\n" in told
 
 
+@pytest.mark.slow
 def test_run_with_trackers_is_bit_for_bit_the_run_without(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     ends = [
@@ -74,6 +75,7 @@ def test_run_with_trackers_is_bit_for_bit_the_run_without(tmp_path: Path) -> Non
     assert all(one[name].equal(other[name]) for name in one.keys() | other.keys())
 
 
+@pytest.mark.slow
 def test_run_that_goes_on_appends_and_takes_back_what_was_not_saved(tmp_path: Path) -> None:
     path, run = _tiny.write(tmp_path), tmp_path / "run"
     sets = (_TENSORBOARD, "train.eval_every=5", "train.save_every=3", "train.keep=9")
@@ -147,6 +149,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> type[_Fake]:
     return _Fake
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
     ("fails", "calls"),
     [

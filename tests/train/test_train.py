@@ -363,6 +363,7 @@ def test_changed_data_are_refused(tmp_path: Path) -> None:
         _tiny.pretrain(path, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_changed_tokenizer_of_a_run_is_named_and_can_be_restored(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     with pytest.raises(NlpkitError):

@@ -195,6 +195,7 @@ def test_every_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str], nam
     _passes(_write(tmp_path, "clm", "gpt2", train=TRAIN | {"optimizer": name}), capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _slow(["auto", "fp32", "bf16"], "bf16"))
 def test_every_precision(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     _passes(_write(tmp_path, "mlm", "bert", train=TRAIN | {"precision": name}), capsys)

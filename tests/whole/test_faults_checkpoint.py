@@ -93,6 +93,7 @@ _ODD: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.fast_cases(3)
 @pytest.mark.parametrize("odd", _ODD)
 @pytest.mark.parametrize("name", _FILES)
 def test_start_with_something_that_is_no_file_is_exit_4_and_named(
@@ -111,6 +112,7 @@ def test_start_with_something_that_is_no_file_is_exit_4_and_named(
     assert "no tokenizer here" in line or f"{name}: not a regular file" in line
 
 
+@pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("name", [*_FILES, "manifest.json", "training.json"])
 def test_pipe_in_a_checkpoint_to_resume_is_exit_4_and_named(
     server, base: Path, tmp_path: Path, name: str
@@ -143,6 +145,7 @@ def test_checkpoint_moved_away_and_linked_is_not_pruned_through_the_link(
     assert integrity.find_corruption(kept) is None
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     "tokenizer",
     [

@@ -92,6 +92,7 @@ def test_signal_inside_evaluations_loses_and_doubles_nothing(
     _check_same(tmp_path, undisturbed)
 
 
+@pytest.mark.slow
 def test_kill_inside_evaluations_loses_and_doubles_nothing(server, whole, tmp_path: Path) -> None:
     path, undisturbed, batches = whole
     # in the evaluation at step 3, before anything was saved; in that at step 6; in the final one

@@ -158,6 +158,7 @@ _STARTS: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.fast_cases(12)
 @pytest.mark.parametrize("case", _STARTS)
 def test_hostile_init_from_is_one_line_and_exit_4(base, tmp_path: Path, capsys, case: str) -> None:
     folder, run = base
@@ -243,6 +244,7 @@ _RESUMES: dict[str, tuple[Change, str]] = {
 }
 
 
+@pytest.mark.fast_cases(5)
 @pytest.mark.parametrize("case", _RESUMES)
 def test_hostile_checkpoint_to_resume_is_one_line_and_exit_4(
     base, tmp_path: Path, capsys, case: str

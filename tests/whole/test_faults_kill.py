@@ -115,6 +115,7 @@ def _kill_at_random(server: Server, whole: tuple[Path, Path, int], folder: Path,
     return kills
 
 
+@pytest.mark.slow
 def test_kill_inside_a_save_loses_nothing(server, whole, tmp_path: Path) -> None:
     path, undisturbed, operations = whole
     draw = random.Random(1)
@@ -130,6 +131,7 @@ def test_kill_at_any_moment_loses_nothing(server, whole, tmp_path: Path) -> None
     assert _kill_at_random(server, whole, tmp_path, 4) >= 4
 
 
+@pytest.mark.slow
 def test_killed_run_with_workers_leaves_neither_lock_nor_workers(server, tmp_path: Path) -> None:
     path, run = _tiny.write(tmp_path, documents=60), tmp_path / "run"
     # A step of 4096 tokens is more than a pipe holds: a worker waits until somebody reads it.

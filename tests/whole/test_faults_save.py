@@ -118,6 +118,7 @@ def test_save_of_a_longer_run_whatever_fails_nothing_is_lost(
 
 
 # The first operation that fails, and then every third one.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "first"),
     [

@@ -36,6 +36,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, list[st
     return path, folder / "run", disk.seen
 
 
+@pytest.mark.slow
 def test_signal_inside_a_save_lets_it_finish_and_leaves(server, whole, tmp_path: Path) -> None:
     path, undisturbed, operations = whole
     inside = [

@@ -56,6 +56,7 @@ def _check_saved(run: Path) -> None:
     assert integrity.find_corruption(run / _STEP) is None
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize(
     ("redirection", "code", "said"),
     [
@@ -84,11 +85,13 @@ def test_surroundings_closed_stderr_of_a_run_puts_nothing_of_it_on_stdout(
     assert (result.returncode, result.stdout) == (0, f"{tmp_path}/{_STEP}\n")
 
 
+@pytest.mark.slow
 def test_surroundings_closed_stderr_puts_no_error_on_stdout() -> None:
     wrong = _shell("$NLPKIT pretrain nope.yaml 2>&-", own=True)
     assert (wrong.returncode, wrong.stdout) == (4, "")
 
 
+@pytest.mark.slow
 def test_surroundings_reader_of_the_log_goes_away_the_run_goes_on(
     recipe: Path, tmp_path: Path
 ) -> None:
@@ -98,6 +101,7 @@ def test_surroundings_reader_of_the_log_goes_away_the_run_goes_on(
     _check_saved(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_surroundings_terminal_is_closed_saves_and_goes_on(
     recipe: Path, tmp_path: Path, own: bool
