@@ -4,33 +4,28 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.commands import _sweep, finetune, pretrain
+from nlpkit.commands import _sweep, pretrain
 from nlpkit.commands._grid import GridRun
 from nlpkit.commands._options import Common
-from nlpkit.contracts.abilities import Continues
-from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, write_json
 from nlpkit.errors import DivergedError, RecipeError, TryAgain, UsageError
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite_table
-from nlpkit.evaluate.experiment import Experiment, place
+from nlpkit.evaluate.experiment import Experiment, check_unchanged, place
 from nlpkit.json_types import JsonObject
-from nlpkit.recipe import fit
 from nlpkit.recipe.places import Document
-from nlpkit.report.history import FIGURES, History
-from nlpkit.score.named import WrongScore
+from nlpkit.report.history import History
 from nlpkit.train.state import LOSS
 from nlpkit.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
 
 STATE = "experiment.json"
@@ -50,93 +45,96 @@ class Runs:
     state: JsonObject = field(default_factory=dict)
 
     def read_state(self) -> None:
-        """Read what earlier calls have planned and searched."""
+        """Read what earlier calls have planned and searched; raise an error if the file changed."""
         path = self.out / STATE
-        self.state = read_json(path) if path.is_file() else {}
-        self.state = {"file": None, "plans": {}, "rates": {}} | self.state
+        self.state = {"plans": {}, "rates": {}} | (read_json(path) if path.is_file() else {})
+        if "file" in self.state:
+            check_unchanged(self.state["file"], self.found, self.document, self.out)
 
     def write_state(self) -> None:
         """Write it, with the file as it is now."""
         self.out.mkdir(parents=True, exist_ok=True)
-        self.state["file"] = self.found.dump()
-        self.state["hash"] = self.found.hash()
+        self.state |= {"file": self.found.dump(), "hash": self.found.hash()}
         write_json(self.out / STATE, self.state)
+
+    def find_rate(self, name: str) -> float | None:
+        """Return the rate that was chosen for a condition, or None."""
+        return self.state["rates"].get(self.found.find_trained(name), {}).get("chosen")
 
     def list_seeds(self, name: str) -> list[GridRun]:
         """Return the runs of a condition, with the chosen rate."""
-        trained = self.found.find_trained(name)
-        rate = self.state["rates"].get(trained, {}).get("chosen")
+        rate = self.find_rate(name)
         more = [] if rate is None else [f"train.lr={rate!r}"]
-        seeds = range(1, self.found.seeds + 1)
-        return [self._make(name, seed, more, f"{trained}/seed-{seed}") for seed in seeds]
+        return [self._make(name, seed, more) for seed in range(1, self.found.seeds + 1)]
 
     def list_trials(self, name: str) -> list[GridRun]:
         """Return a run for each rate to try: the first seed, scored on training text or rows."""
         held_out = ["data.valid=[]", f"data.valid_fraction={HELD_OUT}", "eval.pairs=null"]
         return [
-            self._make(name, 1, [*held_out, f"train.lr={rate!r}"], f"{name}/search/lr-{rate:g}")
+            self._make(name, 1, [*held_out, f"train.lr={rate!r}"], f"search/lr-{rate:g}")
             for rate in self.found.list_rates(name)
         ]
 
-    def _make(self, name: str, seed: int, more: Sequence[str], where: str) -> GridRun:
+    def _make(self, name: str, seed: int, more: Sequence[str] = (), where: str = "") -> GridRun:
+        """Return a run of a condition; `where` is its directory, by default that of its seed."""
         trained = self.found.find_trained(name)
-        condition, base = self.found.conditions[trained], self.found.find_base(trained)
-        changes = [*self.found.list_changes(name, self.folder), *self._length(trained), *more]
-        changes.append(f"seed={seed}")
-        common = replace(self.common, overrides=changes, out=str(self.out / where))
-        start = str(self.out / base / f"seed-{seed}") if base else condition.start
-        words = ["pretrain" if start is None else "finetune", condition.recipe]
-        words += [] if start is None else ["--from", start]
-        words += [] if common.device == "auto" else ["--device", common.device]
-        words += ["-q"] if common.quiet else []
+        where = f"{trained}/{where or f'seed-{seed}'}"
+        recipe, equal = self.found.conditions[trained].recipe, self.found.equal
+        changes = self.found.list_changes(name, self.folder)
+        if start := self._find_start(trained, seed):
+            changes.insert(0, f"init_from={json.dumps(start)}")
+        elif equal and (equal.tokens or equal.flops) and trained in self.state["plans"]:
+            changes.append(f"train.steps={self.state['plans'][trained]['steps']}")
+        changes += [*more, f"seed={seed}"]
+        out = str(self.out / where)
         try:
-            if start is None or base:  # a base may not be trained yet
-                of_base = [] if start is None else [f"init_from={json.dumps(start)}"]
-                resolved = common.load(condition.recipe, of_base)
-            else:
-                resolved = finetune.load_task(common, condition.recipe, finetune.Start(start))
+            resolved = replace(self.common, overrides=changes, out=out).load(recipe)
         except RecipeError as error:
             problems = [place(each, name, self.document) for each in error.problems]
             raise RecipeError(sorted(set(problems))) from error
-        sets = [word for each in changes for word in ("--set", each)]
-        return GridRun(where, resolved, [*words, *sets, "--out", str(self.out / where)])
+        words = [word for each in changes for word in ("--set", each)]
+        words += [] if self.common.device == "auto" else ["--device", self.common.device]
+        words += ["-q"] if self.common.quiet else []
+        return GridRun(where, resolved, ["pretrain", recipe, *words, "--out", out])
 
-    def _length(self, name: str) -> list[str]:
-        steps = self.state["plans"].get(name, {}).get("equal_steps")
-        return [] if steps is None else [f"train.steps={steps}"]
+    def _find_start(self, name: str, seed: int) -> str | None:
+        base = self.found.find_base(name)
+        return str(self.out / base / f"seed-{seed}") if base else self.found.conditions[name].start
+
+    def _describe_base(self, name: str) -> list[str]:
+        """Return the settings of the untrained model that a tuned condition begins with.
+
+        They are those of its base, or of what that was tuned from, and stand in for it in a plan.
+        Adapters need the weights, so that all of the model is planned.
+        """
+        base = self.found.find_base(name)
+        if base is None:
+            return []
+        while (before := self.found.find_base(base)) is not None:
+            base = before
+        described = self._make(base, 1).resolved.dump()
+        keys = ("init_from", "model", "attention", "tokenizer")
+        return [*(f"{key}={json.dumps(described[key])}" for key in keys), "lora=null"]
 
     def check(self) -> None:
         """Raise an error if a recipe, a file or a directory is wrong; nothing is begun."""
-        for name in self.found.conditions:
+        for name, condition in self.found.conditions.items():
             seeds = self.list_seeds(name)
-            if self.found.find_trained(name) == name:
+            if condition.evaluates is None:
                 runs = [*self.list_trials(name), *seeds]
                 _sweep.check_surroundings(runs[0])
                 for run in runs:
                     pretrain.check_directory(run.resolved, Common(), False)
-            elif not _writes(seeds[0].resolved):
+            elif not table.writes_text(seeds[0].resolved):
                 what = "evaluates: its runs write no text, so nothing differs"
                 raise RecipeError([self.document.locate(f"conditions.{name}.{what}")])
         for number, each in enumerate(self.found.expect):
-            if what := self._find_lack(each.by, (each.first, each.than)):
-                raise RecipeError([self.document.locate(f"expect.{number}.by: {what}")])
-
-    def _find_lack(self, figure: str, names: Iterable[str]) -> str:
-        """Return why a condition has no such figure, or an empty text."""
-        try:
-            table.find_sign(figure)
-        except WrongScore as error:
-            return error.what
-        for name in names:
-            resolved, evaluates = self.list_seeds(name)[0].resolved, self.found.conditions[name]
-            if not (resolved.recipe.data.valid or resolved.recipe.data.valid_fraction):
-                return f"{name} has no data.valid"
-            if evaluates.evaluates and not table.is_score(figure):
-                return f"{name} evaluates {evaluates.evaluates}, so both have the same {figure}"
-            if not _has_figure(resolved, figure):
-                known = "pairs with eval.pairs, scores with a task"
-                return f"{name} has no {figure}; {', '.join(FIGURES)} are always there, {known}"
-        return ""
+            for name in (*each.first, *each.than):
+                condition = self.found.conditions[name]
+                lack = table.find_lack(each.by, condition, self._make(name, 1).resolved)
+                if lack is not None:
+                    what = f"expect.{number}.by: {lack.format(name)}"
+                    raise RecipeError([self.document.locate(what)])
 
     def plan(self, log: "Log") -> None:
         """Plan a run of each condition, if it is not planned yet: sizes, FLOPs, time, memory.
@@ -144,46 +142,42 @@ class Runs:
         Raises:
             UsageError: a condition cannot run, does not fit into memory, or has another size.
         """
-        for name in self.found.conditions:
-            condition = self.found.conditions[name]
-            tuned = condition.start is not None or condition.evaluates is not None
-            if name not in self.state["plans"] and not tuned:
-                self.state["plans"][name] = self._plan(name)
-                said = self.state["plans"][name]
+        sizes = {}
+        for name, condition in self.found.conditions.items():
+            if name not in self.state["plans"] and condition.evaluates is None:
+                self.state["plans"][name] = said = self._plan(name)
                 time, size = format_duration(said["seconds"]), format_bytes(said["memory"])
                 log.info(
                     f"plan: {name}: {said['parameters']:,} parameters, {said['steps']:,} steps, "
                     f"{time}, {size}"
                 )
-        sizes = {name: each["parameters"] for name, each in self.state["plans"].items()}
+            if condition.start is None and condition.evaluates is None:
+                sizes[name] = self.state["plans"][name]["parameters"]
         most = self.found.parameters
         if most is not None and max(sizes.values()) > (1 + most) * min(sizes.values()):
-            said = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-            raise RecipeError(
-                [self.document.locate(f"parameters: sizes differ by more than {most:g}: {said}")]
-            )
+            listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
+            what = f"parameters: sizes differ by more than {most:g}: {listed}"
+            raise RecipeError([self.document.locate(what)])
 
     def _plan(self, name: str) -> JsonObject:
-        equal = self.found.equal
-        run = self._make(name, 1, [], f"{name}/seed-1")
+        equal = None if self.found.conditions[name].start else self.found.equal
+        run = self._make(name, 1, self._describe_base(name))
         described = _ask(["plan", *run.arguments[1:-2]], name)
         model, estimate = described["model"], described["estimate"]
-        found: JsonObject = {"parameters": model["parameters"]}
-        found["flops_per_step"] = model.get("flops_per_step")
-        steps, tokens = estimate["steps"], estimate["tokens"]
+        steps = estimate["steps"]
         if equal is not None and (equal.tokens or equal.flops):
-            per_step = model["flops_per_step"] if equal.flops else tokens / steps
+            per_step = model["flops_per_step"] if equal.flops else estimate["tokens"] / steps
             steps = int((equal.flops or equal.tokens or 0) / per_step)
             if steps < 1:
                 raise UsageError(f"condition {name}: equal: a step has more: {per_step:,.0f}")
-            found["equal_steps"] = steps
         if not estimate["fits"]:
             raise UsageError(f"condition {name}: does not fit into memory; see nlpkit plan")
-        training = steps * estimate["seconds_per_step"]
         rest = estimate["evaluation_seconds"] + estimate["saving_seconds"]
-        return found | {
+        return {
+            "parameters": model["parameters"],
+            "flops_per_step": model.get("flops_per_step"),
             "steps": steps,
-            "seconds": training + rest,
+            "seconds": steps * estimate["seconds_per_step"] + rest,
             "memory": estimate["peak_memory_bytes"],
         }
 
@@ -225,9 +219,8 @@ class Runs:
         """
 
         def score(name: str, run: History, figures: list[str]) -> None:
-            settings = (
-                self.found.conditions[name].eval if self.found.find_trained(name) != name else {}
-            )
+            condition = self.found.conditions[name]
+            settings = condition.eval if condition.evaluates else {}  # a run knows its own
             words = ["eval", str(run.path / "checkpoints" / "latest")]
             words += ["--metrics", ",".join(figures), "--device", self.common.device]
             for key, value in settings.items():
@@ -239,7 +232,7 @@ class Runs:
 
         asked = []
         for name, each in self.measure().items():
-            named = [e.by for e in self.found.expect if name in (e.first, e.than)]
+            named = [e.by for e in self.found.expect if name in (*e.first, *e.than)]
             for run in each.histories:
                 lacks = {f for f in named if table.is_score(f)} - {*table.list_figures(run)}
                 if run.state == table.FINISHED and lacks:
@@ -273,32 +266,14 @@ class Runs:
         """Return what is known of each condition."""
         found = {}
         for name in self.found.conditions:
-            trained = self.found.find_trained(name)
-            rate = self.state["rates"].get(trained, {}).get("chosen")
-            rates = self.found.list_rates(name)
-            left = 0
-            if rates and rate is None:
-                trials = [self.out / name / "search" / f"lr-{each:g}" for each in rates]
-                left = sum(not RunDirectory(path).finished() for path in trials)
+            trained, rate = self.found.find_trained(name), self.find_rate(name)
+            trials = [] if rate is not None or trained != name else self.found.list_rates(name)
+            folders = [self.out / name / "search" / f"lr-{each:g}" for each in trials]
+            left = sum(not RunDirectory(path).finished() for path in folders)
             runs = table.read_runs(self.out, name, trained, self.found.seeds)
             plan = self.state["plans"].get(trained, {})
             found[name] = table.Measured(runs, self.found.seeds, plan, rate, left)
         return found
-
-
-def _has_figure(resolved: "Resolved", figure: str) -> bool:
-    """Return whether runs may have a figure after their last step."""
-    if not table.is_score(figure):
-        return figure != table.PAIRS or bool(resolved.recipe.eval.pairs)
-    made = fit.classes(resolved.recipe.objective)
-    own = any(figure in each.scores for each in made)
-    return own or len(made) > 1 or issubclass(made[0], Task)
-
-
-def _writes(resolved: "Resolved") -> bool:
-    """Return whether the answers of a task are texts that the model writes."""
-    made = fit.classes(resolved.recipe.objective)
-    return any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
 
 
 def _diverged(run: GridRun) -> bool:

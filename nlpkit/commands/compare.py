@@ -50,8 +50,6 @@ def command(file: File, common: Common, asked: Asked) -> None:
     runs = _compare.Runs(found, document, out, folder, common)
     with name_path_in_errors(out):
         runs.read_state()
-        if runs.state["file"] is not None:
-            experiment.check_unchanged(runs.state["file"], found, document, out)
         failed: dict[str, int] = {}
         if not asked.so_far:
             runs.check()

@@ -5,12 +5,10 @@ A condition is a recipe with settings of its own, over those that the file has f
 
 import hashlib
 import json
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.disk import user_path
@@ -22,9 +20,8 @@ from nlpkit.train.settings import Words
 from nlpkit.train.state import LOSS
 from nlpkit.units import parse_duration
 
-# The setting that names the part which the others of its section belong to.
-_PARTS = {"model": "family", "tokenizer": "kind", "attention": "kind", "objective": "name"}
 _NAME = r"^\w[\w.-]*$"
+_LENGTHS = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
 _WRITING = ("beam", "length_penalty", "length_penalty_form")  # settings of `eval`
 
 
@@ -84,32 +81,39 @@ class Equal(FrozenConfig):
         return self
 
 
-class Expectation(FrozenConfig):
-    """`better` than the other one in a figure, or the `same` within a share of its value."""
+Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 
-    better: str | None = Field(None, description="the condition that is expected to be better")
-    same: str | None = Field(None, description="the condition that is expected to be as good")
-    than: str = Field(description="the condition that it is compared with")
+
+class Expectation(FrozenConfig):
+    """`better` than the other one in a figure, or the `same` within a share of its value.
+
+    Of several conditions, such as tasks of one base, it is the mean of each seed.
+    """
+
+    better: Names = Field([], description="the condition that is expected to be better")
+    same: Names = Field([], description="the condition that is expected to be as good")
+    than: Names = Field(min_length=1, description="the condition that it is compared with")
     by: str = Field(LOSS, description="figure of the evaluation after the last step")
     within: float | None = Field(None, gt=0, lt=1, description="with same: share of the figure")
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        if (self.better is None) == (self.same is None):
+        if bool(self.better) == bool(self.same):
             raise ValueError("give better or same")
-        if (self.same is None) != (self.within is None):
+        if bool(self.same) != (self.within is not None):
             raise ValueError("within belongs to same, as a share such as 0.02")
         return self
 
     @property
-    def first(self) -> str:
-        """The condition that the expectation is about."""
-        return self.better or self.same or ""
+    def first(self) -> list[str]:
+        """The conditions that the expectation is about."""
+        return self.better or self.same
 
     def __str__(self) -> str:
-        if self.better is not None:
-            return f"{self.first} better than {self.than} by {self.by}"
-        return f"{self.first} within {self.within:g} of {self.than} by {self.by}"
+        first, than = (" and ".join(side) for side in (self.first, self.than))
+        if self.better:
+            return f"{first} better than {than} by {self.by}"
+        return f"{first} within {self.within:g} of {than} by {self.by}"
 
 
 class Rule(FrozenConfig):
@@ -148,14 +152,12 @@ class Experiment(Sections):
             if other and (other not in names[:place] or self.conditions[other].evaluates):
                 raise ValueError(f"conditions.{name}.evaluates: {other} is no run before it")
         for number, each in enumerate(self.expect):
-            for name in {each.first, each.than} - {*names}:
+            for name in {*each.first, *each.than} - {*names}:
                 raise ValueError(f"expect.{number}: no condition {name}; {', '.join(names)}")
-            one, two = (self.list_rates(name) for name in (each.first, each.than))
-            if len(one) != len(two):
-                raise ValueError(
-                    f"expect.{number}: {each.first} has {len(one)} rates to try and {each.than} "
-                    f"{len(two)}; give both as many"
-                )
+            tried = {name: len(self.list_rates(name)) for name in (*each.first, *each.than)}
+            if len({*tried.values()}) > 1:
+                said = ", ".join(f"{count} for {name}" for name, count in tried.items())
+                raise ValueError(f"expect.{number}: rates to try: {said}; give all as many")
         return self
 
     def list_rates(self, name: str) -> list[float]:
@@ -174,38 +176,20 @@ class Experiment(Sections):
         return start if start in before else None
 
     def list_changes(self, name: str, folder: str) -> list[str]:
-        """Return the settings of a condition, as `--set` takes them; `folder` has its data."""
-        condition = self.conditions[name]
-        if condition.evaluates is not None:
-            more = [f"eval.{key}={json.dumps(value)}" for key, value in condition.eval.items()]
-            return [*self.list_changes(condition.evaluates, folder), *more]
-        changes: dict[str, object] = {"train.eval_every": None}
-        for section in Sections.model_fields:
-            common = {} if condition.start is not None else getattr(self, section) or {}
-            own = getattr(condition, section) or {}
-            part = _PARTS.get(section, "")
-            values = own if part in own else {**common, **own}
-            for key in {"train", "valid"} & values.keys() if section == "data" else ():
-                named = values[key] if isinstance(values[key], list) else [values[key]]
-                values[key] = [_inside(folder, each) for each in named]
-            if section == "eval" and isinstance(values.get("pairs"), list):
-                values["pairs"] = [_inside(folder, each) for each in values["pairs"]]
-            if values and (part in values or section == "lora"):
-                changes[section] = values
-            else:
-                changes |= {f"{section}.{key}": value for key, value in values.items()}
-        if condition.start is None and self.equal is not None:
-            changes = _without_length(changes) | self.equal_length()
-        return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        """Return the settings of a condition, as `--set` takes them; `folder` has its data.
 
-    def equal_length(self) -> dict[str, object]:
-        """Return the length of training that needs no other figure; else that of a first plan."""
-        assert self.equal is not None
-        given = self.equal.model_dump(exclude_none=True)
-        names = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
-        return {names[key]: value for key, value in given.items() if key in names} or {
-            "train.steps": 1
-        }
+        Of equal tokens or FLOPs, a step is planned before their number of steps is known.
+        """
+        trained = self.conditions[self.find_trained(name)]
+        sections = [trained, self.conditions[name]]  # often the same
+        if trained.start is not None:
+            changes = suite.list_settings(sections, folder)
+        else:
+            changes = suite.list_settings([self, *sections], folder)
+            equal = self.equal.model_dump(exclude_none=True) if self.equal else {}
+            for key, value in equal.items():
+                changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else 1
+        return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
     def dump(self) -> JsonObject:
         """Return what the file says, without defaults: those of later versions change nothing."""
@@ -214,20 +198,6 @@ class Experiment(Sections):
     def hash(self) -> str:
         """Return what identifies the experiment with its rule."""
         return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
-
-
-def _inside(folder: str, entry: object) -> object:
-    """Return an entry of `data.train` with its files as those of `folder`."""
-    if isinstance(entry, str):
-        return os.path.join(folder, entry)
-    if isinstance(entry, Mapping) and isinstance(entry.get("files"), list):
-        return {**entry, "files": [_inside(folder, each) for each in entry["files"]]}
-    return entry
-
-
-def _without_length(changes: Mapping[str, object]) -> dict[str, object]:
-    lengths = {f"train.{name}" for name in ("steps", "epochs", "words", "budget")}
-    return {key: value for key, value in changes.items() if key not in lengths}
 
 
 def load(file: str, overrides: list[str]) -> tuple[Experiment, Document]:

@@ -6,17 +6,20 @@ that a run ends with, and of `nlpkit eval` for scores that it has not.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.contracts.abilities import Continues
+from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json
 from nlpkit.errors import DataError
 from nlpkit.evaluate import verdicts
-from nlpkit.evaluate.experiment import Experiment
+from nlpkit.evaluate.experiment import Condition, Experiment
 from nlpkit.json_types import JsonObject
-from nlpkit.report import history
+from nlpkit.recipe import Resolved, fit
+from nlpkit.report import history, seeds
 from nlpkit.report.history import FIGURES, History
 from nlpkit.score import named
 from nlpkit.text_table import aligned
@@ -28,16 +31,41 @@ FINISHED, DIVERGED = "finished", "diverged"
 _MISSING = "–"
 
 
-def find_sign(figure: str) -> int:
-    """Return 1 if the higher figure is the better one, or -1; raise `WrongScore` for no figure."""
-    if figure in FIGURES or figure.startswith(PART):
-        return -1
-    return 1 if figure == PAIRS or not named.lower_is_better(figure) else -1
-
-
 def is_score(figure: str) -> bool:
     """Return whether `nlpkit eval` computes a figure when it is asked to."""
     return not (figure in FIGURES or figure.startswith(PART) or figure == PAIRS)
+
+
+def find_sign(figure: str) -> int:
+    """Return 1 if the higher figure is the better one, or -1; raise `WrongScore` for no figure."""
+    higher = not named.lower_is_better(figure) if is_score(figure) else figure == PAIRS
+    return 1 if higher else -1
+
+
+def writes_text(resolved: Resolved) -> bool:
+    """Return whether the answers of a task are texts that the model writes."""
+    made = fit.classes(resolved.recipe.objective)
+    return any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
+
+
+def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | None:
+    """Return why a condition, {}, has no such figure after its last step, or None if it has."""
+    recipe, other = resolved.recipe, condition.evaluates
+    if not is_score(figure):
+        has = figure != PAIRS or bool(recipe.eval.pairs)
+    else:
+        try:
+            named.resolve(figure)
+        except named.WrongScore as error:
+            return error.what
+        made = fit.classes(recipe.objective)
+        has = len(made) > 1 or issubclass(made[0], Task) or figure in made[0].scores
+    if not (recipe.data.valid or recipe.data.valid_fraction):
+        return "{} has no data.valid"
+    if other is not None and not is_score(figure):
+        return f"{{}} evaluates {other}, so both have the same {figure}"
+    known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
+    return None if has else f"{{}} has no {figure}; {known}"
 
 
 @dataclass(frozen=True)
@@ -48,96 +76,95 @@ class Measured:
     count: int
     plan: JsonObject
     rate: float | None
-    searched: int = 0  # runs of the search that are left
+    searched: int  # runs of the search that are left
 
-    def list_values(self, figure: str) -> list[float]:
-        """Return the figure of each finished run; not a number if it is undefined, or diverged.
+    @property
+    def finished(self) -> list[History]:
+        """The finished runs."""
+        return [run for run in self.histories if run.state == FINISHED]
+
+    @property
+    def diverged(self) -> list[History]:
+        """The runs that diverged, which have no figures."""
+        return [run for run in self.histories if run.state == DIVERGED]
+
+    def list_values(self, figure: str) -> dict[str, float]:
+        """Return the figure of each run that has it, by the name of its seed's directory.
+
+        It is not a number if it is undefined, or the run diverged.
 
         Raises:
             DataError: a run was not evaluated by this figure.
         """
-        found = []
-        for run in self.histories:
+        found: dict[str, float | None] = {run.path.name: None for run in self.diverged}
+        for run in self.finished:
             figures = list_figures(run)
-            if run.state == FINISHED and figure not in figures and is_score(figure):
-                continue  # `nlpkit eval` comes yet
-            if run.state == FINISHED and figure not in figures:
-                what = f"its last evaluation has no {figure}; see data.valid and eval.metrics"
-                raise DataError(f"{run.path}: {what}")
-            if run.state in (FINISHED, DIVERGED):
-                value = figures.get(figure) if run.state == FINISHED else None
-                found.append(verdicts.DIVERGED if value is None else value)
-        return found
-
-    def count_state(self, state: str) -> int:
-        """Return how many runs are in a state."""
-        return sum(run.state == state for run in self.histories)
-
-    @property
-    def seconds(self) -> float:
-        """What a whole run takes: as measured, or else as planned."""
-        done = [run.spent or _sum_seconds(run) for run in self.histories if run.state == FINISHED]
-        return statistics.fmean(done) if done else self.plan.get("seconds", 0.0)
+            if figure in figures:
+                found[run.path.name] = figures[figure]
+            elif not is_score(figure):  # scores are yet to come
+                raise DataError(f"{run.path}: its last evaluation has no {figure}")
+        return {seed: verdicts.DIVERGED if v is None else v for seed, v in found.items()}
 
     @property
     def left(self) -> float:
-        """The seconds that its runs will still take."""
-        whole = self.count - self.count_state(FINISHED) - self.count_state(DIVERGED)
-        begun = [_sum_seconds(run) for run in self.histories if run.state == "not finished"]
-        return max(0.0, (whole + self.searched) * self.seconds - sum(begun))
+        """The seconds that its runs will still take: as the finished ones, or else as planned."""
+        whole = _mean([_seconds(run) for run in self.finished]) or self.plan.get("seconds", 0.0)
+        count = self.count - len(self.finished) - len(self.diverged) + self.searched
+        begun = [_seconds(run) for run in self.histories if run.state == "not finished"]
+        return max(0.0, count * whole - sum(begun))
 
     def describe(self, figures: Sequence[str]) -> JsonObject:
         """Return the row of the condition."""
-        done = [run for run in self.histories if run.state == FINISHED]
-        row: JsonObject = {
+        done = self.finished
+        steps, per_step = _mean([run.last_step for run in done]), self.plan.get("flops_per_step")
+        known = seeds.summary([], [list_figures(run) for run in done])["figures"]
+        signatures = [_find_last(run).get("signatures") for run in done]
+        return {
             "runs": self.count,
             FINISHED: len(done),
-            DIVERGED: self.count_state(DIVERGED),
+            DIVERGED: len(self.diverged),
             "parameters": self.plan.get("parameters"),
             "rate": self.rate,
-            "steps": _mean([run.last_step for run in done]),
-            "tokens": _mean([run.steps[-1].get("tokens") for run in done if run.steps]),
-            "seconds": _mean([run.spent or _sum_seconds(run) for run in done]),
+            "steps": steps,
+            "tokens": _mean([run.steps[-1]["tokens"] for run in done if run.steps]),
+            "seconds": _mean([_seconds(run) for run in done]),
+            "flops": per_step * steps if per_step and steps else None,
+            "signatures": next(filter(None, signatures), {}),
+            **{
+                each: known.get(each, {"mean": None, "std": None, "values": []}) for each in figures
+            },
         }
-        per_step = self.plan.get("flops_per_step")
-        row["flops"] = per_step * row["steps"] if per_step and row["steps"] else None
-        last = [run.evaluations[max(run.evaluations)] for run in done if run.evaluations]
-        row["signatures"] = next((each["signatures"] for each in last if "signatures" in each), {})
-        for figure in figures:
-            values = [list_figures(run).get(figure) for run in done]
-            known = [value for value in values if value is not None]
-            deviation = statistics.stdev(known) if len(known) > 1 else None
-            row[figure] = {"mean": _mean(known), "std": deviation, "values": values}
-        return row
+
+
+def _find_last(run: History) -> JsonObject:
+    """Return the evaluation after the last step, empty if there is none."""
+    return run.evaluations[max(run.evaluations)] if run.evaluations else {}
 
 
 def list_figures(run: History) -> dict[str, float | None]:
-    """Return the figures of the evaluation after the last step; one may be undefined."""
-    if not run.evaluations:
-        return {}
-    last = run.evaluations[max(run.evaluations)]
-    parts = {f"{PART}{name}": loss for name, loss in last["losses"].items()}
-    return {name: last.get(name) for name in FIGURES} | last["metrics"] | parts
+    """Return the figures after the last step; one may be undefined."""
+    last = _find_last(run)
+    parts = {f"{PART}{name}": loss for name, loss in last.get("losses", {}).items()}
+    return {name: last[name] for name in FIGURES if name in last} | last.get("metrics", {}) | parts
 
 
-def _sum_seconds(run: History) -> float:
-    return sum(record.get("seconds") or 0.0 for record in run.steps)
+def _seconds(run: History) -> float:
+    return run.spent or math.fsum(record.get("seconds") or 0.0 for record in run.steps)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
-def read_runs(root: Path, name: str, trained: str, seeds: int) -> list[History]:
+def read_runs(root: Path, name: str, trained: str, count: int) -> list[History]:
     """Return the histories of the runs of a condition that have begun, with their scores."""
     found = []
-    for seed in range(1, seeds + 1):
+    for seed in range(1, count + 1):
         path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
         if (path / RECIPE).is_file():
             found.append(history.read(path, label, may_be_empty=True))
-            if found[-1].evaluations and (root / label / SCORES).is_file():
-                last = found[-1].evaluations[max(found[-1].evaluations)]
+            last = _find_last(found[-1])
+            if last and (root / label / SCORES).is_file():
                 scores = read_json(root / label / SCORES)
                 last["metrics"] |= scores["metrics"]
                 last["signatures"] = scores.get("signatures")
@@ -149,7 +176,10 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
     figures = list(dict.fromkeys(each.by for each in found.expect))
     judged = []
     for each in found.expect:
-        first, other = (measured[name].list_values(each.by) for name in (each.first, each.than))
+        sides = [
+            [measured[name].list_values(each.by) for name in s] for s in (each.first, each.than)
+        ]
+        first, other = map(_average, sides)
         verdict = verdicts.judge(each, found.rule, first, other, find_sign(each.by))
         complete = len(first) == len(other) == found.seeds
         judged.append(
@@ -167,21 +197,25 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
     }
 
 
+def _average(conditions: Sequence[Mapping[str, float]]) -> list[float]:
+    """Return the mean of several conditions, for each seed that all of them have."""
+    common = [seed for seed in conditions[0] if all(seed in each for each in conditions)]
+    return [statistics.fmean(each[seed] for each in conditions) for seed in common]
+
+
 def format_table(result: JsonObject) -> str:
     """Return what `describe` has found as text."""
-    rows = list(result["conditions"].items())
-    figures = result["figures"]
-    head = ["condition", "runs", "parameters", "rate", "steps", "tokens", "time", "FLOPs"]
-    cells = [[*head, *figures]]
+    rows, figures = list(result["conditions"].items()), result["figures"]
+    shown: dict[str, Callable[..., str]]
+    shown = {"parameters": _count, "rate": "{:g}".format, "steps": _count, "tokens": _count}
+    shown |= {"seconds": format_duration, "flops": "{:.2e}".format}
+    titles = {"seconds": "time", "flops": "FLOPs"}
+    cells = [["condition", "runs", *(titles.get(key, key) for key in shown), *figures]]
     for name, row in rows:
         state = f"{row[FINISHED]} of {row['runs']}"
         state += f", {row[DIVERGED]} diverged" if row[DIVERGED] else ""
-        numbers = [_count(row[key]) for key in ("parameters", "steps", "tokens")]
-        rate = _MISSING if row["rate"] is None else f"{row['rate']:g}"
-        time = _MISSING if row["seconds"] is None else format_duration(row["seconds"])
-        flops = _MISSING if row["flops"] is None else f"{row['flops']:.2e}"
-        line = [name, state, numbers[0], rate, *numbers[1:], time, flops]
-        cells.append([*line, *(_format(row[figure]) for figure in figures)])
+        line = [_MISSING if row[key] is None else show(row[key]) for key, show in shown.items()]
+        cells.append([name, state, *line, *(_format(row[figure]) for figure in figures)])
     lines = [each for each in (result["claim"], result["paper"]) if each]
     lines += [*([""] if lines else []), *aligned(cells), ""]
     for name, row in rows:
@@ -196,8 +230,8 @@ def format_table(result: JsonObject) -> str:
     return "\n".join(lines)
 
 
-def _count(value: float | None) -> str:
-    return _MISSING if value is None else f"{value:,.0f}"
+def _count(value: float) -> str:
+    return f"{value:,.0f}"
 
 
 def _format(figure: JsonObject) -> str:

@@ -22,6 +22,11 @@ from nlpkit.train.settings import Config
 
 _File = TypeVar("_File", bound=FrozenConfig)
 _PACKAGE = Path(__file__).parent.parent
+# The sections of a recipe -> the setting that names the part which their others belong to.
+_PARTS = {"data": None, "objective": "name", "train": None, "eval": None, "model": "family"} | {
+    "tokenizer": "kind", "attention": "kind", "lora": None,
+}  # fmt: skip
+_FILES = {"data": ("train", "valid"), "eval": ("pairs",)}
 
 
 class Sections(FrozenConfig):
@@ -89,16 +94,9 @@ class Suite(Sections):
 
         `folder` has the task's data.
         """
-        changes: dict[str, object] = {"name": task.title, "train.eval_every": None}
-        for section in Sections.model_fields:
-            values = {**getattr(self, section), **getattr(task, section)}
-            for part in {"train", "valid"} & values.keys() if section == "data" else ():
-                named = values[part] if isinstance(values[part], list) else [values[part]]
-                values[part] = [os.path.join(folder, f) if isinstance(f, str) else f for f in named]
-                if part == "train" and self.suite.max_rows is not None:
-                    values[part] = [self._shorten(source) for source in values[part]]
-            whole = section == "objective" and "name" in values
-            changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
+        changes = {"name": task.title} | list_settings([self, task], folder)
+        if self.suite.max_rows is not None and "data.train" in changes:
+            changes["data.train"] = [self._shorten(each) for each in changes["data.train"]]
         named = {each.partition("=")[0].strip() for each in given}
         for names in Config.ALTERNATIVES:
             if named & (keys := {f"train.{name}" for name in names}):
@@ -109,6 +107,35 @@ class Suite(Sections):
         """Return files of training rows with the limit of their rows."""
         limit: dict[str, object] = {"max_rows": self.suite.max_rows}
         return limit | (source if isinstance(source, dict) else {"files": source})
+
+
+def list_settings(sections: Sequence[Sections], folder: str) -> dict[str, Any]:
+    """Return the settings of sections by dotted key, the later ones over the earlier.
+
+    `folder` has their files. A section that names its part replaces what was said before.
+    """
+    changes: dict[str, Any] = {"train.eval_every": None}
+    for section, part in _PARTS.items():
+        values: dict[str, Any] = {}
+        for each in sections:
+            own = getattr(each, section, None) or {}
+            values = {**own} if part in own else values | own
+        for key in _FILES.get(section, ()):
+            if (files := values.get(key)) is not None:
+                files = files if isinstance(files, list) else [files]
+                values[key] = [_place(folder, file) for file in files]
+        whole = part in values or (section == "lora" and values)
+        changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
+    return changes
+
+
+def _place(folder: str, entry: object) -> object:
+    """Return an entry of `data.train` with its files as those of `folder`."""
+    if isinstance(entry, str):
+        return os.path.join(folder, entry)
+    if isinstance(entry, dict) and isinstance(entry.get("files"), list):
+        return entry | {"files": [_place(folder, each) for each in entry["files"]]}
+    return entry
 
 
 def load(path_or_name: str, overrides: Sequence[str] = ()) -> Suite:

@@ -7,7 +7,6 @@ far above the second's as A's is above B's. A run that diverged is worse than ev
 """
 
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -23,24 +22,32 @@ DIVERGED = math.nan
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the figures say; `difference` is that of the means in favour of the first condition."""
+    """What the figures say; `found` is the difference of the means in favour of the first side."""
 
     verdict: str
-    difference: float | None = None
-    low: float | None = None
-    high: float | None = None
+    found: seeds.Difference | None = None
     p: float | None = None
+
+    @property
+    def difference(self) -> float | None:
+        """The difference of the means; None if a run diverged, or there are too few."""
+        return None if self.found is None else self.found.difference
 
     def to_json(self) -> JsonObject:
         """Return it as plain data."""
-        interval = None if self.low is None else [self.low, self.high]
-        found = {"verdict": self.verdict, "difference": self.difference, "p": self.p}
-        return found | {"interval": interval}
+        interval = None if self.found is None else [self.found.low, self.found.high]
+        return {
+            "verdict": self.verdict,
+            "difference": self.difference,
+            "p": self.p,
+            "interval": interval,
+        }
 
     def __str__(self) -> str:
-        said = [] if self.difference is None else [f"{self.difference:+.4f}"]
-        if self.low is not None:
-            said.append(f"95 % interval {self.low:+.4f} to {self.high:+.4f}")
+        said = []
+        if (found := self.found) is not None:
+            said.append(f"{found.difference:+.4f}")
+            said.append(f"95 % interval {found.low:+.4f} to {found.high:+.4f}")
         if self.p is not None:
             said.append(f"p = {self.p:.2g}")
         return self.verdict + (f" ({'; '.join(said)})" if said else "")
@@ -55,23 +62,21 @@ def judge(
     """
     if min(len(first), len(other)) < 2:
         return Verdict(TOO_FEW)
+    first, other = ([sign * value for value in side] for side in (first, other))
+    found = None
     if any(map(math.isnan, (*first, *other))):
-        if expectation.same is not None:
+        if expectation.same:
             return Verdict(NOT_REPRODUCED)
-        ranks = _rank([sign * value for value in (*first, *other)])
-        first, other, difference = ranks[: len(first)], ranks[len(first) :], None
+        ranks = _rank([*first, *other])
+        first, other = ranks[: len(first)], ranks[len(first) :]
     else:
-        first, other = ([sign * value for value in side] for side in (first, other))
-        difference = seeds.compare(other, first)
-    if expectation.within is not None and difference is not None:
-        return _judge_same(expectation.within * abs(statistics.fmean(other)), difference)
+        found = seeds.compare(other, first)
+        if expectation.within is not None:
+            return _judge_same(expectation.within * abs(found.means[0]), found)
     p, reverse, least = _permute(first, other)
     verdict = REPRODUCED if p <= rule.level else NO_DIFFERENCE
     verdict = NOT_REPRODUCED if reverse <= rule.level else verdict
-    verdict = TOO_FEW if least > rule.level else verdict
-    if difference is None:
-        return Verdict(verdict, p=p)
-    return Verdict(verdict, difference.difference, difference.low, difference.high, p)
+    return Verdict(TOO_FEW if least > rule.level else verdict, found, p)
 
 
 def _judge_same(reach: float, found: seeds.Difference) -> Verdict:
@@ -82,16 +87,14 @@ def _judge_same(reach: float, found: seeds.Difference) -> Verdict:
         verdict = REPRODUCED
     elif found.low > reach or found.high < -reach:
         verdict = NOT_REPRODUCED
-    return Verdict(verdict, found.difference, found.low, found.high)
+    return Verdict(verdict, found)
 
 
 def _rank(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, 0 for those that are not a number; equal ones share theirs."""
-    known = sorted(value for value in values if not math.isnan(value))
-    return [
-        0.0 if math.isnan(value) else 1 + known.index(value) + (known.count(value) - 1) / 2
-        for value in values
-    ]
+    """Return the rank of each value, those that are not a number lowest; equal ones share it."""
+    known = [-math.inf if math.isnan(value) else value for value in values]
+    order = sorted(known)
+    return [order.index(value) + (order.count(value) - 1) / 2 for value in known]
 
 
 def _permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:

@@ -99,6 +99,8 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
     found = json.loads(capsys.readouterr().out)
     assert found["conditions"]["tuned"]["rate"] in (1e-3, 1e-2)
     assert found["expectations"][1]["difference"] is None  # one seed
+    base, tuned = (found["conditions"][name]["parameters"] for name in ("narrow", "tuned"))
+    assert tuned == base  # planned with the model of its base
     run = Path("runs/mine/tuned/seed-1/recipe.yaml").read_text()
     assert "init_from: runs/mine/narrow/seed-1" in run
     search = Path("runs/mine/tuned/search/lr-0.001/recipe.yaml").read_text()

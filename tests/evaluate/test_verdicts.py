@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.stats import permutation_test
 
-from nlpkit.evaluate import verdicts
+from nlpkit.evaluate import experiment_table, verdicts
 from nlpkit.evaluate.experiment import Expectation, Rule
 
-BETTER = Expectation(better="a", than="b")
+BETTER = Expectation(better=["a"], than=["b"])
 NAN = verdicts.DIVERGED
 
 
@@ -61,7 +61,7 @@ def test_lower_is_better_where_the_figure_says_so() -> None:
     ],
 )
 def test_the_same_within_a_share(first: list[float], verdict: str) -> None:
-    same = Expectation(same="a", than="b", within=0.02)
+    same = Expectation(same=["a"], than=["b"], within=0.02)
     found = verdicts.judge(same, Rule(), first, [1.0, 1.001, 0.999], -1)
     assert found.verdict == verdict
 
@@ -76,5 +76,11 @@ def test_equal_settings_are_seldom_called_different() -> None:
 
 
 def test_ranks_of_ties() -> None:
-    ranks = verdicts._rank([2.0, 2.0, NAN, 5.0])
-    assert ranks == [1.5, 1.5, 0.0, 3.0]
+    ranks = verdicts._rank([2.0, 2.0, NAN, 5.0, NAN])
+    assert ranks == [2.5, 2.5, 0.5, 4.0, 0.5]
+
+
+def test_several_conditions_count_as_their_mean_of_each_seed() -> None:
+    one, other = {"seed-1": 0.5, "seed-2": NAN, "seed-3": 1.0}, {"seed-2": 0.5, "seed-1": 0.75}
+    mean = experiment_table._average([one, other])
+    assert mean == pytest.approx([0.625, NAN], nan_ok=True)  # seed 3 is not there yet
