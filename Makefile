@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP_CONSTRAINTS := $(if $(CONSTRAINTS),-c $(CONSTRAINTS))
 
-.PHONY: install pretrain test test-all check docs bench speedrun bench-gpu clean
+.PHONY: install pretrain test test-all check docs dist bench speedrun bench-gpu clean
 
 install: $(VENV)/.installed
 
@@ -28,6 +28,10 @@ check: install
 # The site, in site/: open site/index.html. A dead link or anchor is an error.
 docs: install
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The wheel and the sdist, in dist/.
+dist: install
+	$(BIN)/python -m build --no-isolation
 
 # The tests of a file on one worker, which share its runs; the longest files first (see
 # tests/conftest.py). On two cores a third worker uses the time in which others wait.

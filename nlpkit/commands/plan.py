@@ -77,7 +77,7 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
         plan = _make(resolved, common, shown, log)
         if shown.batch:
             return
-        described = _describe(plan, measure=not shown.no_probe)
+        described = _describe(plan, not shown.no_probe, log)
     if shown.card is not None:
         model = described["model"]
         sizes = model["flops_per_run"], model["state_bytes"]
@@ -115,14 +115,16 @@ def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Pl
     return plan
 
 
-def _describe(plan: "Planned", measure: bool) -> JsonObject:
+def _describe(plan: "Planned", measure: bool, log: "Log") -> JsonObject:
     from nlpkit import plan as planning
 
     described = planning.describe(plan)
     if measure:
         from nlpkit.plan.probe import probe
+        from nlpkit.train.progress import follow
 
-        described["estimate"] = probe(plan)
+        with follow(log) as show:
+            described["estimate"] = probe(plan, show)
     return described
 
 

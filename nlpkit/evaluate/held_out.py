@@ -30,6 +30,7 @@ from nlpkit.score.named import WrongScore
 from nlpkit.text_table import aligned
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log
+from nlpkit.train.progress import Show, follow
 from nlpkit.train.scores import signed_scores
 from nlpkit.train.signals import StopFlag
 
@@ -121,9 +122,9 @@ class Evaluation:
             cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
         names = tuple(metrics or self.source.metrics or self.opened.objective.metrics)
-        with self._autocast():
-            result = self._compute_losses(log, stop)
-            pairs = self._collect_answers(names, generation, log, stop, batch)
+        with self._autocast(), follow(log) as show:
+            result = self._compute_losses(log, stop, show)
+            pairs = self._collect_answers(names, generation, log, stop, show, batch)
         if names:
             try:
                 scored = signed_scores(names, pairs, log.warn)
@@ -137,7 +138,7 @@ class Evaluation:
             result["confusion"] = confusion.count_confusion(self.classes, pairs)
         return result, [{"prediction": answer, "target": label} for answer, label in pairs]
 
-    def _compute_losses(self, log: Log, stop: StopFlag) -> JsonObject:
+    def _compute_losses(self, log: Log, stop: StopFlag, show: Show) -> JsonObject:
         opened = self.opened
         training = Training(opened.model, opened.objective)
         device = next(opened.model.parameters()).device
@@ -145,7 +146,8 @@ class Evaluation:
             frozen.attach(needed, opened.objective, opened.tokenizer, str(device), log)
         # Without notes the checkpoint is treated as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
-        found = self.held_out.evaluate(training, Alone(device), stop, log.evaluating, progress)
+        shown = partial(show, "evaluated batches")
+        found = self.held_out.evaluate(training, Alone(device), stop, shown, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
         if not math.isfinite(found["loss"]):
@@ -167,7 +169,13 @@ class Evaluation:
         }
 
     def _collect_answers(
-        self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, batch: int
+        self,
+        metrics: Sequence[str],
+        generation: Settings,
+        log: Log,
+        stop: StopFlag,
+        show: Show,
+        batch: int,
     ) -> list[Answer]:
         if predictions := self.held_out.predictions:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
@@ -186,7 +194,7 @@ class Evaluation:
         problems: list[str] = []
         for written in writer.write(texts, batch=batch, scores=False):
             stop.check()
-            log.evaluating(len(answers), len(texts))
+            show("written answers", len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")
             problems += [written.problem] if written.problem else []
         if problems:

@@ -19,20 +19,22 @@ from nlpkit.runs.planned import Planned
 from nlpkit.runs.trial import Measured, Times, longest_tokens, measure
 from nlpkit.train import machine, spinning
 from nlpkit.train.budget import KNOWN_BY
+from nlpkit.train.progress import Show, show_nothing
 from nlpkit.train.step_sizes import mean_batches
 
 FULL = 0.8  # share of the memory above which the plan warns
 _SAMPLE_BYTES = 1 << 25
 
 
-def probe(plan: Planned) -> JsonObject:
+def probe(plan: Planned, show: Show = show_nothing) -> JsonObject:
     """Return the estimate of time and memory; if memory is too small, `fits` is False."""
     machine.configure_allocator()
     if plan.device.type == "cpu":  # as in the run: beside other programs it counts most
         spinning.start()
     if plan.settings.deterministic:
         machine.use_deterministic_algorithms(plan.device)
-    found = measure(plan, fastest_precision.probe(plan.settings.precision, plan.device))
+    precision = fastest_precision.probe(plan.settings.precision, plan.device)
+    found = measure(plan, precision, show=show)
     return {
         "precision": f"{found.precision.name} ({found.precision.reason})",
         "attention": found.attention or None,

@@ -18,6 +18,7 @@ from nlpkit.train import machine, memory, recompute
 from nlpkit.train.average import Average
 from nlpkit.train.machine import to_device
 from nlpkit.train.optim import optimizers
+from nlpkit.train.progress import Show, show_nothing
 
 _VARIED = 8  # batches
 _TIMED_SECONDS = 20.0
@@ -47,7 +48,9 @@ class Measured:
     times: Times = field(default_factory=Times)
 
 
-def measure(plan: Planned, precision: Precision, limit: int | None = None) -> Measured:
+def measure(
+    plan: Planned, precision: Precision, limit: int | None = None, show: Show = show_nothing
+) -> Measured:
     """Train on the longest batches and on a few others of the first epoch, while they fit.
 
     A system without memory may kill the process, so parts of a batch are tried first; a batch that
@@ -60,7 +63,7 @@ def measure(plan: Planned, precision: Precision, limit: int | None = None) -> Me
     found = Measured(precision, min(most, limit or most), now + plan.state_bytes)
     if found.state <= found.limit:
         try:
-            _try(Trial(plan, precision), found)
+            _try(Trial(plan, precision), found, show)
         except (RuntimeError, MemoryError) as error:
             if not memory.is_shortage(error):
                 raise
@@ -149,15 +152,15 @@ def longest_tokens(plan: Planned) -> int:
     return max(int(sizes[bins[index] % len(sizes)].sum()) for index in longest(plan))
 
 
-def _try(trial: Trial, found: Measured) -> None:
+def _try(trial: Trial, found: Measured, show: Show) -> None:
     """Measure memory and time; `peak` stays None if the longest batches do not fit."""
     found.precision = trial.precision
-    fits = _train_longest(trial, found)
+    fits = _train_longest(trial, found, show)
     found.attention = str(getattr(trial.model, "attention_choice", ""))
     if not fits:
         return
     longest_peak = machine.used_memory(trial.device)[1]
-    measure_time(trial, found.times)
+    measure_time(trial, found.times, show)
     found.peak = machine.used_memory(trial.device)[1]
     if trial.device.type == "cpu":
         # The heap grows with the variety of batches, ever more slowly: what the varied batches
@@ -166,7 +169,7 @@ def _try(trial: Trial, found: Measured) -> None:
     found.fits = found.peak <= found.limit
 
 
-def _train_longest(trial: Trial, found: Measured) -> bool:
+def _train_longest(trial: Trial, found: Measured, show: Show) -> bool:
     """Train on growing parts of a longest batch, then on the longest; return whether they fit."""
     plan, device = trial.plan, trial.device
     bins, examples = plan.stream.plan(0), plan.data.examples
@@ -186,17 +189,20 @@ def _train_longest(trial: Trial, found: Measured) -> bool:
         # What the first example takes is not yet the price of a token.
         if number and found.state + found.per_token * batch.tokens > found.limit:
             return False
+        show("measured memory, batches", number, len(parts) + len(heavy))
         trial.train(batch)
         found.per_token = (machine.used_memory(device)[1] - found.state) / batch.tokens
     trial.update()
     return True
 
 
-def measure_time(trial: Trial, times: Times) -> None:
+def measure_time(trial: Trial, times: Times, show: Show = show_nothing) -> None:
     """Train on a few batches of the first epoch, from its begin to its end, and evaluate one."""
     plan = trial.plan
     bins, examples = plan.stream.plan(0), plan.data.examples
-    for index in np.linspace(0, len(bins) - 1, min(_VARIED, len(bins))).astype(int):
+    count = min(_VARIED, len(bins))
+    for index in np.linspace(0, len(bins) - 1, count).astype(int):
+        show("timed batches", len(times.batches), count)
         start = time.perf_counter()
         batch = examples.batch(bins[index], 0)
         making = 0.0 if trial.settings.workers else time.perf_counter() - start

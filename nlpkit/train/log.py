@@ -64,7 +64,7 @@ class Log:
         self._progress: Progress | None = None
         self._task = TaskID(0)  # of `_progress`
         self._last_line = 0.0
-        self._waits_since: float | None = None  # of `_info_rarely`
+        self._waits_since: float | None = None  # of `info_rarely`
 
     def info(self, text: str) -> None:
         """Print one line, unless `-q` is given."""
@@ -140,17 +140,17 @@ class Log:
 
     def tokenizing(self, done: int, total: int) -> None:
         """Show how many bytes of text are tokenised, if it takes long."""
-        self._info_rarely(f"tokenised {done / 1e6:,.0f} of {total / 1e6:,.0f} MB of text")
+        self.info_rarely(f"tokenised {done / 1e6:,.0f} of {total / 1e6:,.0f} MB of text")
 
     def reading(self, texts: int) -> None:
         """Show how many texts a tokenizer is trained on so far, if it takes long."""
-        self._info_rarely(f"tokenizer: {texts:,} texts read")
+        self.info_rarely(f"tokenizer: {texts:,} texts read")
 
     def scoring(self, done: int, total: int, what: str) -> None:
         """Show how many of `what` are done, if it takes long."""
-        self._info_rarely(f"scored {done:,} of {total:,} {what}")
+        self.info_rarely(f"scored {done:,} of {total:,} {what}")
 
-    def _info_rarely(self, text: str) -> None:
+    def info_rarely(self, text: str) -> None:
         """Print a line when `LINE_SECONDS` are over since the first call, or since the last one."""
         now = time.monotonic()
         if self._waits_since is None:
