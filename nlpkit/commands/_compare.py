@@ -198,15 +198,12 @@ class Runs:
             self._score(end, jobs, log)
             now = [name for name in waiting if self.found.find_base(name) not in waiting]
             waiting = [name for name in waiting if name not in now]
-            runs = []
+            runs: list[GridRun] = []
             for name in now:
                 failed |= self._search(name, train)
-                if self.found.list_rates(name) and name not in self.state["rates"]:
-                    continue  # no rate was found
-                runs.append([run for run in self.list_seeds(name) if self._has_base(name, run)])
-            by_seed = [run for seed in zip(*runs, strict=False) for run in seed]
-            by_seed += [run for of_one in runs for run in of_one if run not in by_seed]
-            failed |= train(by_seed)
+                if not self.found.list_rates(name) or name in self.state["rates"]:
+                    runs += [run for run in self.list_seeds(name) if self._has_base(name, run)]
+            failed |= train(sorted(runs, key=lambda run: int(run.path.name.partition("-")[2])))
         self._score(end, jobs, log)
         return {name: code for name, code in failed.items() if code != DivergedError.exit_code}
 
@@ -251,8 +248,11 @@ class Runs:
             return {}
         runs = self.list_trials(name)
         failed = train(runs)
-        done = [run for run in runs if RunDirectory(run.path).finished()]
-        scores = {r.resolved.recipe.train.lr: suite_table.read_score(r.path, LOSS) for r in done}
+        scores = {
+            run.resolved.recipe.train.lr: suite_table.read_score(run.path, LOSS)
+            for run in runs
+            if RunDirectory(run.path).finished()
+        }
         losses = {rate: loss for rate, loss in scores.items() if loss is not None}
         if {*failed.values()} - {DivergedError.exit_code} or not losses:
             return failed

@@ -65,7 +65,8 @@ def command(file: File, common: Common, asked: Asked) -> None:
             failed = runs.train(asked.max_time, asked.jobs, log)
         measured = runs.measure()
     result = table.describe(found, measured)
-    histories = [run for each in measured.values() for run in each.histories if run.last_step]
+    trained = dict.fromkeys(found.find_trained(name) for name in found.conditions)
+    histories = [run for name in trained for run in measured[name].histories if run.last_step]
     if histories and not asked.so_far:
         from nlpkit import report
 

@@ -174,6 +174,7 @@ def read_runs(root: Path, name: str, trained: str, count: int) -> list[History]:
 def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
     """Return the rows, the verdicts and the time that is left, as plain data."""
     figures = list(dict.fromkeys(each.by for each in found.expect))
+    trained = {found.find_trained(name) for name in found.conditions}
     judged = []
     for each in found.expect:
         sides = [
@@ -193,7 +194,7 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
         "figures": figures,
         "conditions": {name: each.describe(figures) for name, each in measured.items()},
         "expectations": judged,
-        "seconds_left": math.ceil(sum(each.left for each in measured.values())),
+        "seconds_left": math.ceil(sum(measured[name].left for name in trained)),
     }
 
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
+from nlpkit.evaluate import experiment
+from nlpkit.evaluate import experiment_table as table
 from tests import _tiny
 
 EXPERIMENT = """\
@@ -191,11 +193,19 @@ def test_scores_of_written_text_are_those_of_eval_with_the_settings_of_each_cond
             scores["chrf:word_order=2"]
         ]
     assert found["seconds_left"] == 0
+    assert "beams/seed-1" not in Path("runs/mine/report.html").read_text()  # greedy's curve
 
     before = Path("runs/mine/beams/seed-1/scores.json").stat().st_mtime_ns
     assert compare() == 0
     assert Path("runs/mine/beams/seed-1/scores.json").stat().st_mtime_ns == before
     assert "beams: chrf:word_order=2 " in capsys.readouterr().out
+
+
+def test_what_is_only_evaluated_takes_no_training() -> None:
+    Path("mine.yaml").write_text(WRITTEN)
+    found, _ = experiment.load("mine.yaml", [])
+    planned = table.Measured([], 1, {"seconds": 5.0}, None, 0)
+    assert table.describe(found, {"greedy": planned, "beams": planned})["seconds_left"] == 5
 
 
 @pytest.mark.parametrize(
