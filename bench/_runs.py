@@ -1,4 +1,4 @@
-"""What benchmarks of many runs share: the command `nlpkit`, figures that are kept, real tasks."""
+"""What benchmarks of many runs share: the command `nlpkit`, figures that are kept."""
 
 import argparse
 import json
@@ -9,42 +9,12 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from nlpkit import disk, recipe
 
 DATA = Path(__file__).resolve().parent.parent.parent / "shared/data"
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of ../shared/data: its files, the recipe it is trained with, how it is judged."""
-
-    name: str
-    recipe: str
-    files: str
-    score: str
-    epochs: float = 3
-    sets: list[str] = field(default_factory=list)
-
-    def file(self, data: Path, split: str) -> str:
-        """Return the name of a file as YAML."""
-        return json.dumps(str(data / f"{self.files}.{split}.jsonl"))
-
-    def settings(self, data: Path, held_out: bool) -> list[str]:
-        """Return the settings of a run that ends with one evaluation, after the last step.
-
-        It is on the dev file, or on a tenth of the training rows, which are held out then.
-        """
-        sets = [f"data.train=[{self.file(data, 'train')}]"]
-        if held_out:
-            sets += ["data.valid=[]", "data.valid_fraction=0.1"]
-        else:
-            sets += [f"data.valid=[{self.file(data, 'dev')}]"]
-        sets += [*self.sets, f"train.epochs={self.epochs}", "train.steps=null"]
-        return [*sets, "train.best_by=loss", "train.eval_every=null"]
 
 
 class Runs:

@@ -1,4 +1,4 @@
-"""What the claims share: verdicts by a stated rule, pretraining and tuning, tables.
+"""What the claims share: verdicts by a stated rule, pretraining, tables.
 
 The rule for "A is above B": the exact permutation test over seeds. Of all ways to split the scores
 of both into two groups, p is the share in which the first group's mean is at least as far above the
@@ -21,11 +21,10 @@ from nlpkit.checkpoints.run_directory import METRICS
 
 sys.path.append(str(Path(__file__).parents[1]))  # of `_runs`, also for the claims
 
-from _runs import Runs, Task, as_options, check_data, mean_and_deviation, parser, plain
+from _runs import Runs, as_options, check_data, mean_and_deviation, parser, plain
 
 REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
 LEVEL = 0.05
-RATES = ("2.5e-4", "1e-3")
 ENGLISH = ["en_lm/wikitext2.valid.txt", "en_lm/wikitext2.test.txt", "en_lm/c4_demo.jsonl"]
 SIZES = [
     *("model.hidden_size=128", "model.intermediate_size=512", "model.num_heads=4"),
@@ -96,23 +95,6 @@ class Claim(Runs):
         self.trained("pretrain", recipe, place, as_options([f"seed={seed}", *more]))
         return place
 
-    def tuned(self, task: Task, base: Path, seed: int, rate: str, *, chosen: bool) -> float:
-        """Return the score of a task on its dev file after tuning with a learning rate.
-
-        If the rate is not chosen yet, the score is that on a tenth of the training rows. A
-        correlation with equal predictions is undefined, and counts as 0.
-        """
-        place = base.parent / f"{base.name}-{plain(task.name)}-{'dev' if chosen else 'held'}-{rate}"
-        sets = [f"seed={seed}", f"train.lr={rate}", "objective.lm_weight=0"]
-        sets += [*task.settings(self.data, held_out=not chosen), f"eval.metrics=[{task.score}]"]
-        more = ["--from", str(base), *as_options(sets)]
-        return self.trained("finetune", task.recipe, place, more)[task.score] or 0.0
-
-    def best_rate(self, task: Task, base: Path, seed: int, rates: Sequence[str] = RATES) -> str:
-        """Return the learning rate with the best score on held-out training rows."""
-        scores = {rate: self.tuned(task, base, seed, rate, chosen=False) for rate in rates}
-        return max(scores, key=scores.__getitem__)
-
     def cpu_minutes(self) -> float:
         """Return the CPU minutes of all runs."""
         files = self.out.rglob("figures.json")
@@ -152,17 +134,3 @@ def row(name: str, comparison: Comparison, digits: int = 3) -> list[str]:
         f"{comparison.p():.2f}",
         comparison.verdict,
     ]
-
-
-def over_tasks(scores: dict[str, list[float]]) -> list[float]:
-    """Return for each seed the mean over tasks of `scores`, lists by task of one score a seed."""
-    return [statistics.fmean(values) for values in zip(*scores.values(), strict=True)]
-
-
-def print_tasks(
-    claimed: tuple[str, dict[str, list[float]]], other: tuple[str, dict[str, list[float]]]
-) -> None:
-    """Print the comparison of two conditions by task; the verdict is that of the mean."""
-    rows = [row(task, Comparison(claimed[1][task], other[1][task])) for task in claimed[1]]
-    rows.append(row("mean of tasks", Comparison(over_tasks(claimed[1]), over_tasks(other[1]))))
-    print_table(["task", claimed[0], other[0], "difference", "p", "verdict"], rows)

@@ -18,7 +18,7 @@ T tokens of an example, M tokens of text in it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field as Setting
@@ -39,6 +39,11 @@ class Config(FrozenConfig):
     max_length: int = Setting(512, ge=4, description="longest example, in tokens")
     one_in: float = Setting(6.0, ge=1, description="K: one of K tokens is predicted")
     longest: int = Setting(5, ge=1, description="longest run of predicted tokens")
+    order: Literal["random", "left_to_right"] = Setting(
+        "random",
+        description="of the predicted tokens; left_to_right with one_in: 1 is language modelling "
+        "from left to right",
+    )
     part_length: int | None = Setting(
         None,
         ge=2,
@@ -81,7 +86,9 @@ class Objective(LabelTargets, FramedText):
         """Return the piece as it is, with the place of its predicted tokens in an order."""
         example = self._framed(ids)
         chosen = len(self.frame.start) + self.predicted(len(ids), rng)
-        example["rank"][chosen] = 1 + rng.permutation(len(chosen))
+        shuffled = self.config.order == "random"
+        order = rng.permutation(len(chosen)) if shuffled else np.arange(len(chosen))
+        example["rank"][chosen] = 1 + order
         labels = np.full(len(example["rank"]), IGNORE)
         labels[chosen] = example["input_ids"][chosen]
         return example | {"labels": labels}

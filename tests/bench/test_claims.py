@@ -116,38 +116,3 @@ def test_lstm_claim_cuts_the_text_in_three_without_a_document_in_two(bench, tmp_
         "train": 39, "choose": 3, "test": 3
     }  # fmt: skip
     assert sorted(chain(*found.values())) == sorted(lines)
-
-
-def test_span_corruption_claim_chooses_rates_by_loss_and_judges_both_tasks(
-    bench, tmp_path, monkeypatch, capsys
-):
-    claim, shared = bench("span_corruption"), bench("_claims")
-    commands: list[tuple[str, ...]] = []
-
-    def nlpkit(self, verb: str, *arguments: str, log: str) -> str:
-        """Stand in for `nlpkit`: spans are better in accuracy and worse in loss."""
-        commands.append((verb, *arguments))
-        run = arguments[0] if verb == "eval" else arguments[arguments.index("--out") + 1]
-        by_spans = "span_corruption" in Path(run).name
-        loss = 2.0 + by_spans + ("3e-3" in run)
-        if verb == "eval":
-            metrics = {"exact_match": 0.5 + 0.25 * by_spans, "bleu": 1.0}
-            return json.dumps({"loss": loss, "metrics": metrics})
-        Path(run).mkdir(parents=True)
-        record = {"step": 1, "held_out": {"loss": loss, "losses": {}}}
-        (Path(run) / "metrics.jsonl").write_text(json.dumps(record))
-        return ""
-
-    monkeypatch.setattr(shared.Claim, "nlpkit", nlpkit)
-    argv = ["span_corruption.py", f"{tmp_path}/out", f"--data={tmp_path}"]
-    monkeypatch.setattr(sys, "argv", argv)
-    claim.main()
-    printed = capsys.readouterr().out
-    assert "SST-2, accuracy: span corruption above prefix LM | +0.250 ± 0.000 | 0.05" in printed
-    assert "Multi30k, nats a token: span corruption above prefix LM | -1.000 ± 0.000" in printed
-    assert "0.500 ± 0.000 (rate 1e-3)" in printed
-    # 2 conditions are pretrained; 3 have 2 rates, 3 seeds and 3 evaluations for each of 2 tasks.
-    assert len(commands) == 2 * 3 + 3 * 2 * (2 + 3 + 3)
-    claim.main()
-    assert capsys.readouterr().out == printed
-    assert len(commands) == 2 * 3 + 3 * 2 * (2 + 3 + 3)

@@ -97,6 +97,14 @@ def test_order_is_a_permutation_and_the_text_is_whole() -> None:
         assert np.array_equal(objective.restore(example)[0], ids)
 
 
+def test_left_to_right_with_one_in_one_is_language_modelling() -> None:
+    ids = plain(9, np.random.default_rng(0))
+    objective = bound(order="left_to_right", one_in=1.0)
+    example = objective.example(ids, np.random.default_rng(1))
+    # Token i is predicted from its position and the tokens before it.
+    assert example["rank"].tolist() == [*range(1, 10), 0, 0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [4_000, pytest.param(12_000, marks=pytest.mark.slow)])
 def test_all_orders_are_equally_likely(count: int) -> None:
