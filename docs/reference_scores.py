@@ -56,12 +56,24 @@ def _row(name: str) -> str:
     text = " ".join((score.__doc__ or "").split())
     extent, library = FACTS[name]
     lower = is_metric(score) and score.LOWER_IS_BETTER
-    better = ("lower" if lower else "higher") if extent else ""
-    options = ", ".join(f"`{option.name}`" for option in score.OPTIONS) if is_metric(score) else ""
+    better = f"{extent}, {'lower' if lower else 'higher'} is better" if extent else ""
     papers = ", ".join(dict.fromkeys(_PAPER.findall(text)))
     about = registry.about("score/metrics", name)
-    cells = (f"`{name}`", about, extent, better, _input(name, score), options, papers, library)
+    cells = (f"`{name}`", about, better, _input(name, score), papers, library)
     return f"| {' | '.join(cells)} |"
+
+
+def _options(name: str) -> str:
+    """Return a row with the options and their defaults, or nothing for a score without any."""
+    score = cast("Metric | Tool", registry.load("score/metrics", name))
+    found = score.OPTIONS if is_metric(score) else ()
+    shown = [f"`{option.name}={_write(option.default)}`" for option in found]
+    return f"| `{name}` | {', '.join(shown)} |" if shown else ""
+
+
+def _write(value: object) -> str:
+    """Return a default as a recipe writes it."""
+    return str(value).lower() if isinstance(value, bool) else "…" if value is None else str(value)
 
 
 def _own_scores(name: str) -> tuple[str, ...]:
@@ -73,9 +85,11 @@ def _own_scores(name: str) -> tuple[str, ...]:
 
 def write_scores() -> str:
     """Return the page without the line that says who made it."""
-    heads = "name | what | range | better | input | options | papers | equal in tests to"
-    rows = [f"| {heads} |", "|---|---|---|---|---|---|---|---|"]
+    heads = "name | what | range | input | papers | equal in tests to"
+    rows = [f"| {heads} |", "|---|---|---|---|---|---|"]
     rows += [_row(name) for name in registry.names("score/metrics")]
+    options = ["| name | options, with their defaults |", "|---|---|"]
+    options += filter(None, map(_options, registry.names("score/metrics")))
     tasks = ["| objective | scores of its evaluations |", "|---|---|"]
     for name in registry.names("objectives"):
         if scores := _own_scores(name):
@@ -91,7 +105,11 @@ def write_scores() -> str:
             "\nWithout a library in the last column, the expected values in the tests come from",
             "the paper's script or from hand arithmetic; *recorded*: the library itself does not",
             "run in the tests.\n",
-            "## Scores of tasks\n",
+            "## Options\n",
+            "On the command line `--tokenize zh`; in a recipe `rouge:tokenize=zh`. `bm25`, `ir`",
+            "and `tfidf` have theirs in `nlpkit score NAME --help`.\n",
+            *options,
+            "\n## Scores of tasks\n",
             "Without `eval.metrics` an objective has these. A name that the settings decide",
             "(the scheme of tags, regression instead of classes) is that of the defaults.\n",
             *tasks,
