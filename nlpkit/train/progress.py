@@ -20,7 +20,7 @@ def follow(log: Log) -> Iterator[Show]:
         return
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=None))
     counts = (TextColumn("{task.completed:,.0f}/{task.total:,.0f}"), TimeRemainingColumn())
-    bar = Progress(*columns, *counts, console=log.console, transient=True)
+    bar = Progress(*columns, *counts, console=log.console, transient=True, refresh_per_second=4)
     shown: list[str] = []
 
     def show(what: str, done: int, total: int) -> None:
