@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 DEFAULT_RECIPE = "cpm_ant_nlg"
 # Adapters need about ten times the learning rate of full tuning (Schulman et al. 2025,
-# "LoRA Without Regret"), but beyond the second of these they diverge: docs/cpm_ant.md.
+# "LoRA Without Regret"), but beyond the second of these they diverge: docs/lab/cpm_ant.md.
 LORA_LR, LORA_LR_MAX = 10, 1e-2
 
 

@@ -48,7 +48,7 @@ class Config(ModelConfig):
     init: Literal["scaled", "folded"] = Field(
         "scaled",
         description="initial weights: `scaled` keeps every layer's output at a like size and "
-        "trains best at small sizes (docs/cpm_ant.md); `folded` is the original's",
+        "trains best at small sizes (docs/lab/cpm_ant.md); `folded` is the original's",
     )
 
     @model_validator(mode="after")
