@@ -86,7 +86,7 @@ def train(name: str, folder: Path, text: str, steps: int | None) -> None:
     command = [sys.executable, "-m", "nlpkit", verb, name, "--device", "cpu"]
     if steps:
         command += ["--set", f"train.steps={steps}"]
-    spent = folder / f"{name}.seconds"
+    kept = folder / f"{name}.json"
     before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), (folder / "runs" / name).exists()
     with (folder / f"{name}.log").open("a", encoding="utf-8") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
@@ -95,10 +95,15 @@ def train(name: str, folder: Path, text: str, steps: int | None) -> None:
         except KeyboardInterrupt:  # nlpkit has it, too, and saves
             code = process.wait() or 130
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if spent.exists() or not begun:  # else a part of the run was not measured
-        earlier = float(spent.read_text("utf-8")) if spent.exists() else 0.0
-        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        disk.write_text(spent, f"{earlier + seconds:.1f}\n")
+    # Of a run that this command did not begin, no one knows what was spent before.
+    spent = json.loads(kept.read_text("utf-8"))["cpu_seconds"] if kept.exists() else 0.0
+    if spent is not None and (kept.exists() or not begun):
+        spent = round(spent + after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    else:
+        spent = None
+    git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    commit = subprocess.check_output(git, text=True).strip()
+    disk.write_json(kept, {"cpu_seconds": spent, "commit": commit})
     if code:
         raise SystemExit(f"{' '.join(command)}: exit {code}; see {log.name}")
 
@@ -119,23 +124,24 @@ def read_result(name: str, folder: Path) -> dict[str, Any]:
     held_out = [record for record in records if "held_out" in record]
     width = max(1, len(losses) // POINTS)
     groups = [losses[first : first + width] for first in range(0, len(losses), width)]
-    commit = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
-    spent = folder / f"{name}.seconds"
+    kept = json.loads((folder / f"{name}.json").read_text("utf-8"))
+    spent = kept["cpu_seconds"]
     last = held_out[-1]["held_out"]
     return {
         "steps": run["steps"],
         "own_steps": recipe.load(name).dump()["train"]["steps"],
         "train": [[g[-1][0], round(sum(x for _, x in g) / len(g), 4)] for g in groups],
         "held_out": [[r["step"], round(r["held_out"]["loss"], 4)] for r in held_out],
+        "losses": {name: round(loss, 4) for name, loss in last["losses"].items()},
         "bits_per_character": last.get("bits_per_character"),
         "scores": last.get("metrics", {}),
-        "cpu_minutes": round(float(spent.read_text("utf-8")) / 60, 2) if spent.exists() else None,
+        "cpu_minutes": None if spent is None else round(spent / 60, 2),
         "machine": run["machine"],
         "torch": run["torch"],
         "threads": run["threads"],
         "precision": run["precision"],
         "date": time.strftime("%Y-%m-%d", time.gmtime((place / "run.json").stat().st_mtime)),
-        "commit": subprocess.check_output(commit, text=True).strip(),
+        "commit": kept["commit"],
     }
 
 

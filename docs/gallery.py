@@ -122,6 +122,8 @@ def _paper(name: str) -> str:
 def _held_out(result: dict[str, Any]) -> str:
     """Return the figures of the last evaluation."""
     figures = [f"loss {result['held_out'][-1][1]:.3f}"]
+    if len(result["losses"]) > 1:
+        figures += [f"{part} {loss:.3f}" for part, loss in result["losses"].items()]
     if result["bits_per_character"]:
         figures.append(f"{result['bits_per_character']:.3f} bits a character")
     for score, value in result["scores"].items():
