@@ -1,0 +1,66 @@
+"""Translated pages name their originals; the README in Chinese is as new as the English one."""
+
+import importlib.util
+import re
+import warnings
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def translations() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("translations", ROOT / "docs/translations.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_translated_page_names_an_original_that_is_there(translations: ModuleType) -> None:
+    pages = translations.list_pages()
+    assert len(pages) > 2
+    assert [page for page in pages if not translations.read_comment(page)[0].is_file()] == []
+
+
+def test_figures_of_a_translated_page_are_those_of_the_original(translations: ModuleType) -> None:
+    page = ROOT / "docs/zh/cpm_ant.md"
+    original, _ = translations.read_comment(page)
+    blocks = [
+        re.findall(r"^```.*?^```", path.read_text("utf-8"), re.M | re.S)
+        for path in (page, original)
+    ]
+    assert blocks[0] == blocks[1]
+    figures = [set(re.findall(r"\d+\.\d+", path.read_text("utf-8"))) for path in (page, original)]
+    assert figures[0] == figures[1]
+
+
+def test_readme_in_chinese_is_as_new_as_the_english_one(translations: ModuleType) -> None:
+    outdated = translations.list_outdated()
+    # Whoever changes an English page need not know Chinese: other pages are told, not refused.
+    if outdated:
+        warnings.warn(f"older than their originals: {', '.join(outdated)}", stacklevel=1)
+    assert "README.zh.md" not in outdated
+
+
+def test_page_is_outdated_until_it_is_accepted(
+    translations: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(translations, "ROOT", tmp_path)
+    (tmp_path / "docs/zh").mkdir(parents=True)
+    original, page = tmp_path / "README.md", tmp_path / "README.zh.md"
+    original.write_text("one two\n", "utf-8")
+    page.write_text("<!-- translates README.md sha256 000000000000 -->\n", "utf-8")
+    assert translations.list_outdated() == ["README.zh.md"]
+    translations.accept(page)
+    original.write_text("one\ntwo\n", "utf-8")  # other lines, the same words
+    assert translations.list_outdated() == []
+    original.write_text("one three\n", "utf-8")
+    assert translations.list_outdated() == ["README.zh.md"]
+    page.write_text("no comment\n", "utf-8")
+    with pytest.raises(ValueError, match=r"README.zh.md: no comment"):
+        translations.list_outdated()
