@@ -27,16 +27,22 @@ def test_every_translated_page_names_an_original_that_is_there(translations: Mod
     assert [page for page in pages if not translations.read_comment(page)[0].is_file()] == []
 
 
-def test_figures_of_a_translated_page_are_those_of_the_original(translations: ModuleType) -> None:
-    page = ROOT / "docs/zh/cpm_ant.md"
+# Pages that are translated whole.
+WHOLE = ("course_10_cpm_ant", "course_12_scores", "cpm_ant")
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_commands_and_figures_are_those_of_the_original(
+    name: str, translations: ModuleType
+) -> None:
+    page = ROOT / f"docs/zh/{name}.md"
     original, _ = translations.read_comment(page)
-    blocks = [
-        re.findall(r"^```.*?^```", path.read_text("utf-8"), re.M | re.S)
-        for path in (page, original)
-    ]
-    assert blocks[0] == blocks[1]
-    figures = [set(re.findall(r"\d+\.\d+", path.read_text("utf-8"))) for path in (page, original)]
-    assert figures[0] == figures[1]
+    texts = [path.read_text("utf-8") for path in (page, original)]
+    for pattern in (r"^```.*?^```", r"^\$\$.*?^\$\$"):
+        ours, theirs = (re.findall(pattern, text, re.MULTILINE | re.DOTALL) for text in texts)
+        assert ours == theirs
+    ours, theirs = ({*re.findall(r"\d+\.\d+|\d+ %", text)} for text in texts)
+    assert ours == theirs
 
 
 def test_readme_in_chinese_is_as_new_as_the_english_one(translations: ModuleType) -> None:
