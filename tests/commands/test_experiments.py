@@ -96,7 +96,7 @@ def test_the_page_of_claims_has_one_row_for_each_file_as_it_is() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.stem)
 def test_an_experiment_runs_to_its_verdicts(file, texts, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     found, _ = experiment.load(str(file), [])
