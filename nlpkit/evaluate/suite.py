@@ -94,7 +94,7 @@ class Suite(Sections):
 
         `folder` has the task's data.
         """
-        changes = {"name": task.title} | list_settings([self, task], folder)
+        changes = {"name": task.title} | list_settings([self, task], folder, replaces=False)
         if self.suite.max_rows is not None and "data.train" in changes:
             changes["data.train"] = [self._shorten(each) for each in changes["data.train"]]
         named = {each.partition("=")[0].strip() for each in given}
@@ -109,17 +109,20 @@ class Suite(Sections):
         return limit | (source if isinstance(source, dict) else {"files": source})
 
 
-def list_settings(sections: Sequence[Sections], folder: str) -> dict[str, Any]:
+def list_settings(
+    sections: Sequence[Sections], folder: str, replaces: bool = True
+) -> dict[str, Any]:
     """Return the settings of sections by dotted key, the later ones over the earlier.
 
-    `folder` has their files. A section that names its part replaces what was said before.
+    `folder` has their files. With `replaces` a section that names its part stands alone; without,
+    it also has what was said before, as `objective: {lm_weight: 0}` for all tasks of a suite.
     """
     changes: dict[str, Any] = {"train.eval_every": None}
     for section, part in _PARTS.items():
         values: dict[str, Any] = {}
         for each in sections:
             own = getattr(each, section, None) or {}
-            values = {**own} if part in own else values | own
+            values = {**own} if replaces and part in own else values | own
         for key in _FILES.get(section, ()):
             if (files := values.get(key)) is not None:
                 files = files if isinstance(files, list) else [files]
