@@ -137,7 +137,8 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         ("seeds: 2", "seeds: 2\nparameters: 0.05", "parameters: sizes differ by more than 0.05"),
         ("{tokens: 1000}", "{tokens: 1000, steps: 3}", "give one of steps, tokens, words, time"),
         ("recipe: tiny.yaml}", "recipe: tinny.yaml}", "tinny.yaml"),
-        ("seeds: 2", "seeds: 2\nfolder: none", None),  # no data of its own: no file is looked for
+        # No data of its own: no file is looked for.
+        pytest.param("seeds: 2", "seeds: 2\nfolder: none", None, marks=pytest.mark.slow),
     ],
 )
 def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, capsys) -> None:
@@ -173,6 +174,7 @@ def write_pairs() -> None:
         Path(f"a.{language}").write_text("".join(f"the dog saw {n}\n" for n in "abcdefgh"))
 
 
+@pytest.mark.slow
 def test_scores_of_written_text_are_those_of_eval_with_the_settings_of_each_condition(
     capsys,
 ) -> None:
