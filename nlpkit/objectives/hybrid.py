@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from pydantic import Field as Setting
@@ -27,6 +27,7 @@ from nlpkit.objectives import clm
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
 
 class Config(clm.Config):
@@ -115,7 +116,8 @@ class Objective(clm.Objective):
     def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
         """Return cross entropy over the targets of each kind, weighted by their shares."""
         labels, full = batch.fields["labels"], batch.fields["full"]
-        share = self.share_at(batch.progress)
+        # Held-out examples are those of the end of the run, and so are the weights of their losses.
+        share = self.share_at(batch.progress if cast("nn.Module", model).training else 1.0)
         terms = {}
         for name, chosen, weight in (("clm", ~full, 1 - share), ("mntp", full, share)):
             index = ((labels != IGNORE) & chosen).nonzero().squeeze(1)

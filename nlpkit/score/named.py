@@ -120,8 +120,8 @@ def score(
 
 
 def _references(right: Sequence[str | Sequence[str]], most: int | None) -> list[list[str]]:
-    """Return the right answers as reference files, empty where a row has fewer answers."""
+    """Return the right answers as reference files; a row with fewer answers repeats its first."""
     rows = [[row] if isinstance(row, str) else list(row) for row in right]
     count = max(map(len, rows), default=1)
     count = count if most is None else min(count, most)
-    return [[row[k] if k < len(row) else "" for row in rows] for k in range(count)]
+    return [[row[k] if k < len(row) else row[0] for row in rows] for k in range(count)]

@@ -126,3 +126,22 @@ def test_share_and_rate_follow_the_run() -> None:
         for example in masked:  # each target within the inputs is hidden there
             hidden = example["labels"][:-1] != IGNORE
             assert (example["input_ids"][1:][hidden] == MASK).all()
+
+
+def test_held_out_loss_has_the_weights_of_the_end_of_the_run() -> None:
+    # Held-out examples are those of the end at every evaluation (`held_out_batches`). With weights
+    # that follow the run, the same model would have another loss at each one.
+    model, _ = _pair(GPT2)
+    objective = _objective(share=0.8, final_share=0.2)
+    batch = collate(_examples(objective, 6), objective.fields)
+    batch.fields = {name: torch.from_numpy(value) for name, value in batch.fields.items()}
+
+    def weights(progress: float) -> list[float]:
+        batch.progress = progress
+        terms = objective.loss(model, forward(objective, model, batch), batch).terms
+        return [term.weight for term in terms.values()]
+
+    assert weights(0.0) == weights(0.5) == weights(1.0) == pytest.approx([0.8, 0.2])
+    model.train()
+    assert weights(0.0) == pytest.approx([0.2, 0.8])
+    assert weights(0.5) == pytest.approx([0.5, 0.5])

@@ -140,6 +140,13 @@ def test_labels_are_those_of_the_training_rows_sorted(found, sorted_names) -> No
     assert task.outputs == len(sorted_names)
 
 
+def test_labels_of_the_same_number_have_one_order_in_every_process() -> None:
+    # By the number alone, 1 and 01 stood in the order of a set, which is another in each process.
+    found = [text for number in range(10) for text in (f"{number}", f"0{number}")]
+    task = _task("classification", [{"text": "a", "label": label} for label in found])
+    assert task.config.labels == sorted(found, key=lambda text: (int(text), text))
+
+
 @pytest.mark.parametrize(
     ("label", "message"),
     [

@@ -6,7 +6,7 @@ from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError
 from nlpkit.score import named
 from nlpkit.score.counts.tags import find_entities
-from nlpkit.score.metrics import entity_f1, squad_f1, tag_accuracy
+from nlpkit.score.metrics import bleu, chrf, entity_f1, squad_f1, tag_accuracy, ter
 
 # The example of seqeval's README: precision, recall and F1 are 0.50, micro and macro.
 README_RIGHT = ["O O O B-MISC I-MISC I-MISC O", "B-PER I-PER O"]
@@ -108,6 +108,16 @@ def test_named_score_takes_the_best_of_several_right_answers() -> None:
     found = named.score("squad_f1", ["the red cat"], [("blue dog", "red cat")])
     assert found.score == 1
     assert named.score("accuracy", ["a"], [("a", "b")]).score == 1
+
+
+def test_named_score_of_rows_with_fewer_right_answers_is_that_of_these_alone() -> None:
+    # An empty line in their place would be a reference: the closest one to a short answer, so that
+    # BLEU had no brevity penalty, and one of no length for the mean of TER.
+    answers, right = ["cat", "dog"], [("a big black cat sat",), ("the dog", "one dog")]
+    repeated = [[row[0] for row in right], [row[-1] for row in right]]
+    for name, metric in (("bleu", bleu), ("chrf", chrf), ("ter", ter)):
+        assert named.score(name, answers, right).score == metric.score(answers, repeated).score
+    assert named.score("bleu", answers, right).details["ref_len"] == 5 + 2
 
 
 def test_squad_f1_of_an_empty_answer_is_that_of_squad_2() -> None:

@@ -217,7 +217,8 @@ def add_classes(config: Any, rows: Iterable[Row]) -> Any:
         except RowError as error:
             raise DataError(f"{row.file}:{row.line}: {error.what}") from error
     numbers = all(name.removeprefix("-").isdecimal() for name in classes)
-    names = sorted(classes, key=int if numbers else str)
+    # 1 and 01 are the same number, and a set has no order of its own.
+    names = sorted(sorted(classes), key=int) if numbers else sorted(classes)
     if len(names) < 2:
         raise DataError(
             f'data.train: all rows have the same "{config.label}", {names[0]!r}'
