@@ -96,6 +96,7 @@ class ModelConfig(FrozenConfig):
     summary_first: ClassVar[bool] = False  # whether the first token's state summarizes a sequence
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
     target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
+    own_kind: ClassVar[str] = ""  # of attention, in all layers, if the recipe names none
     # Width for each layer of a model made to a size (`model.size`, `model.depth`).
     width_per_layer: ClassVar[int] = 64
     # Its learning rate, as a share of that of a pre-norm decoder of this width.
@@ -167,7 +168,7 @@ class ModelConfig(FrozenConfig):
     @property
     def default_attention(self) -> tuple[AttentionChoice, ...]:
         """The kinds of attention if the recipe names none; empty in a family without attention."""
-        return ()
+        return (AttentionChoice.of(self.own_kind),) if self.own_kind else ()
 
     @property
     def kinds(self) -> tuple[AttentionChoice, ...]:

@@ -14,7 +14,7 @@ Damage is done to places: S tokens of a source are places in the text of L token
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -22,14 +22,11 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, Batch, Field, FlaggedIds, Loss, Spans, Term
+from nlpkit.contracts.batch import IGNORE, Batch, Field, FlaggedIds, Loss, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.pairs import sentence_starts
-from nlpkit.objectives.examples.source_target import SourceTarget
-from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
-from nlpkit.objectives.tasks.rows import shorten
+from nlpkit.objectives.examples.source_target import TextSourceTarget
 
 if TYPE_CHECKING:
     import torch
@@ -85,13 +82,13 @@ class Config(FrozenConfig):
         return self
 
 
-class Objective(SourceTarget, TextObjective):
+class Objective(TextSourceTarget):
     """Examples and loss of denoising."""
 
     name = "denoising"
     parts: tuple[str, ...] = ("denoising", "hidden")
     fields: Mapping[str, Field] = {
-        **SourceTarget.fields,
+        **TextSourceTarget.fields,
         "hidden": Field(np.int64),  # (T,) 1 where the source lacks the token of the target
     }
     label_smoothing = 0.0
@@ -119,11 +116,6 @@ class Objective(SourceTarget, TextObjective):
     def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are no target."""
         return tuple(dict.fromkeys((*super().suppress_tokens, self.mask)))
-
-    def spans(self, lengths: np.ndarray) -> Spans:
-        if self.config.contiguous:
-            return cut_stream(lengths, self.piece, self.end)
-        return cut_documents(lengths, self.piece, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the most tokens of source and target, each with its end; see `max_shrink`."""
@@ -194,11 +186,6 @@ class Objective(SourceTarget, TextObjective):
 
     def _encoded(self, text: str) -> list[int]:
         return self.tokenizer.encode(text) if text else []
-
-    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the damaged text as source, and slots for the text; it may lose its end."""
-        source, cut = shorten(ids, self.max_length - 1, "start")
-        return self.make_prompt(source, new_tokens, cut)
 
 
 def count(sizes: int | np.ndarray, share: float) -> np.ndarray:

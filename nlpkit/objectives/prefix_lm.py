@@ -9,19 +9,13 @@ L tokens of a piece, S tokens of a source, T of a target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import Field, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
-from nlpkit.objectives.examples.source_target import SourceTarget
-from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
-from nlpkit.objectives.tasks.rows import shorten
+from nlpkit.objectives.examples.source_target import TextSourceTarget
 
 
 class Config(FrozenConfig):
@@ -40,24 +34,19 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(SourceTarget, TextObjective):
+class Objective(TextSourceTarget):
     """Examples and loss of a text's continuation from its prefix."""
 
     name = "prefix_lm"
     parts = ("prefix_lm",)
-    fields: Mapping[str, Field] = SourceTarget.fields
+    kept_part = "end"
     label_smoothing = 0.0
     min_piece = 2  # a token of the prefix and one of the rest
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
-        self.max_length = self.max_new_tokens = config.max_length
-
-    def spans(self, lengths: np.ndarray) -> Spans:
-        if self.config.contiguous:
-            return cut_stream(lengths, self.config.max_length, self.end)
-        return cut_documents(lengths, self.config.max_length, self.min_piece)
+        self.max_length = self.max_new_tokens = self.piece = config.max_length
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         return np.asarray(pieces) + 2  # an end on both sides
@@ -73,8 +62,3 @@ class Objective(SourceTarget, TextObjective):
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         target = example["input_ids"][1 : len(example["labels"])]
         return [np.concatenate([example["source_ids"][:-1], target])]
-
-    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source, and slots for its continuation; what is too long loses its start."""
-        source, cut = shorten(ids, self.max_length - 1, "end")
-        return self.make_prompt(source, new_tokens, cut)

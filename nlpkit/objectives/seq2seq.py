@@ -8,7 +8,6 @@ columns of a row as its source, `prefix` names the task, and a label is its own 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
@@ -16,7 +15,6 @@ from pydantic import Field as Setting
 from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Item, Task
@@ -115,11 +113,6 @@ class Objective(SourceTarget, Task):
     def tokenizer_of(self, part: int) -> Tokenizer:
         """Return the tokenizer of the source (0) or of the target (1)."""
         return self.tokenizer if part else self.source_tokenizer
-
-    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source, and slots for its target; what is too long loses its end."""
-        source, cut = shorten(ids, self.max_length - 1, "start")
-        return self.make_prompt(source, new_tokens, cut)
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return source and target; raise `RowError`."""

@@ -12,20 +12,17 @@ from __future__ import annotations
 
 import bisect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import Field, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
-from nlpkit.objectives.examples.source_target import SourceTarget
-from nlpkit.objectives.examples.text import TextObjective, check_length, cut_documents, cut_stream
-from nlpkit.objectives.tasks.rows import shorten
+from nlpkit.objectives.examples.source_target import TextSourceTarget
+from nlpkit.objectives.examples.text import check_length
 
 COUNT = 100  # sentinels, as in T5's vocabulary
 # There the first has the greatest id.
@@ -48,12 +45,11 @@ class Config(FrozenConfig):
     )
 
 
-class Objective(SourceTarget, TextObjective):
+class Objective(TextSourceTarget):
     """Examples and loss of span corruption."""
 
     name = "span_corruption"
     parts = ("span_corruption",)
-    fields: Mapping[str, Field] = SourceTarget.fields
     label_smoothing = 0.0
     sample_input = "Two <extra_id_0> on the table."
     min_piece = 2  # one token stays, one is noise
@@ -82,11 +78,6 @@ class Objective(SourceTarget, TextObjective):
     def sizes(self, pieces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the tokens of noise and the spans of pieces of these lengths."""
         return sizes(pieces, self.config.rate, self.config.mean_span)
-
-    def spans(self, lengths: np.ndarray) -> Spans:
-        if self.config.contiguous:
-            return cut_stream(lengths, self.piece, self.end)
-        return cut_documents(lengths, self.piece, self.min_piece)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         _, spans = self.sizes(np.asarray(pieces))
@@ -141,11 +132,6 @@ class Objective(SourceTarget, TextObjective):
             else:
                 span.append(token_id)
         return " ".join(texts)
-
-    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
-        """Return the source, and slots for what belongs into its holes."""
-        source, cut = shorten(ids, self.max_length - 1, "start")
-        return self.make_prompt(source, new_tokens, cut)
 
 
 def sizes(pieces: np.ndarray, rate: float, mean_span: float) -> tuple[np.ndarray, np.ndarray]:

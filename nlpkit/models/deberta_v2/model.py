@@ -119,10 +119,6 @@ class Model(Detector, Masked):
         if config.has_delta:
             self.embedding_delta = nn.Parameter(torch.zeros(vocab_size, width))
 
-    def layers_of(self, generates: bool) -> Layers:
-        """Return the layers of the generator, or of the discriminator."""
-        return self._half(generates).layers
-
     def embed(
         self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
     ) -> Tensor:
@@ -133,9 +129,10 @@ class Model(Detector, Masked):
         else:
             words = F.embedding(input_ids, table.detach())
             words = words + F.embedding(input_ids, self.embedding_delta)
-        return self._half(generates).embeddings(words, positions, types)
+        return self.half(generates).embeddings(words, positions, types)
 
-    def _half(self, generates: bool) -> "Masked":
+    def half(self, generates: bool) -> "Masked":
+        """Return the generator, or the discriminator."""
         return self.generator if generates and self.generator is not None else self
 
     def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

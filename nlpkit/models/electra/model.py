@@ -62,19 +62,16 @@ class Model(Detector):
         )
         initialize(self.named_parameters(), config.init_std)
 
-    def layers_of(self, generates: bool) -> Layers:
-        """Return the layers of the generator, or of the discriminator."""
-        return self._half(generates).layers
-
     def embed(
         self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
     ) -> Tensor:
         """Return the first states (N, C) of one of the two models, which share the embeddings."""
         x = self.embeddings(F.embedding(input_ids, self.token_embedding), positions, types)
-        widen = self._half(generates).widen
+        widen = self.half(generates).widen
         return x if widen is None else widen(x)
 
-    def _half(self, generates: bool) -> Encoder:
+    def half(self, generates: bool) -> Encoder:
+        """Return the generator, or the discriminator."""
         half = self.generator if generates else self.discriminator
         assert half is not None  # objectives need the capability
         return half

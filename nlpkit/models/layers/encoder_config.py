@@ -28,6 +28,7 @@ class PostNormConfig(ModelConfig):
 
     rate_share: ClassVar[float] = POST_NORM_RATE
     summary_first: ClassVar[bool] = True
+    own_kind: ClassVar[str] = "full"
     task_tokens: ClassVar[tuple[str, str, str]] = ("[CLS]", "[SEP]", "[SEP]")
 
     hidden_size: Size = Field(768, description="width of the residual stream")
@@ -50,11 +51,6 @@ class PostNormConfig(ModelConfig):
     def _consistent(self) -> "PostNormConfig":
         check_heads(self.num_heads, self.hidden_size)
         return self
-
-    @property
-    def default_attention(self) -> tuple[AttentionChoice, ...]:
-        """Each token sees all tokens of its sequence."""
-        return (AttentionChoice.of("full"),)
 
 
 class EncoderConfig(PostNormConfig):
@@ -148,6 +144,7 @@ class PostNormPairConfig(EncoderDecoderConfig):
     """Sizes of an encoder and a decoder with norms after the layers, and positions."""
 
     rate_share: ClassVar[float] = POST_NORM_RATE
+    own_kind: ClassVar[str] = "causal"
 
     max_positions: Size = Field(512, description="the longest source and the longest target")
     hidden_act: Literal["relu", "gelu", "gelu_new", "swish"] = Field(
@@ -159,8 +156,3 @@ class PostNormPairConfig(EncoderDecoderConfig):
     def _consistent(self) -> "PostNormPairConfig":
         check_heads(self.num_heads, self.hidden_size)
         return self
-
-    @property
-    def default_attention(self) -> tuple[AttentionChoice, ...]:
-        """Each token of the target sees itself and those before it."""
-        return (AttentionChoice.of("causal"),)

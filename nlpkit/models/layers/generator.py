@@ -7,11 +7,12 @@ discriminator, E width of the embeddings, V vocabulary.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nlpkit.models.layers.encoder import Layers, TransformedHead
+from nlpkit.models.layers.encoder import TransformedHead
 from nlpkit.models.layers.encoder_config import DetectorConfig
 from nlpkit.models.layers.packs import first_states, layout_within
 from nlpkit.models.layers.sampling import sample
@@ -25,8 +26,8 @@ class Detector(TiedHead):
     backend: str
     generator: TransformedHead | None
 
-    def layers_of(self, generates: bool) -> Layers:
-        """Return the layers of the generator, or of the discriminator."""
+    def half(self, generates: bool) -> Any:
+        """Return what has the `layers` of the generator, or of the discriminator."""
         raise NotImplementedError
 
     def embed(
@@ -53,7 +54,7 @@ class Detector(TiedHead):
         """
         layout = layout_within(lengths, self.config.max_positions, input_ids.device)
         generates = is_target is not None
-        layers = self.layers_of(generates)
+        layers = self.half(generates).layers
         x = self.embed(input_ids, layout.positions, token_type_ids, generates)
         states = layers(x, layout, self.backend, rows=rows)
         self.attention_choice = layers.attention_choice

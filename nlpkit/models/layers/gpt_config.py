@@ -1,14 +1,17 @@
 """Settings that GPT-1, GPT-2 and GPT-Neo have in common. Imports no torch."""
 
+from typing import ClassVar
+
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import AttentionDropout, ModelConfig, check_heads
 
 
 class GptConfig(ModelConfig):
     """Sizes of a decoder with learned positions; the defaults are those of the small models."""
+
+    own_kind: ClassVar[str] = "causal"
 
     hidden_size: Size = Field(768, description="width of the residual stream")
     num_layers: Layers = Field(12, description="number of blocks")
@@ -26,11 +29,6 @@ class GptConfig(ModelConfig):
     def _consistent(self) -> "GptConfig":
         check_heads(self.num_heads, self.hidden_size)
         return self
-
-    @property
-    def default_attention(self) -> tuple[AttentionChoice, ...]:
-        """Causal attention in all layers."""
-        return (AttentionChoice.of("causal"),)
 
 
 class PreNormGptConfig(GptConfig):

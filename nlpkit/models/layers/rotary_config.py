@@ -7,7 +7,6 @@ from typing import ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Size
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.config import AttentionDropout, ModelConfig
@@ -64,6 +63,7 @@ class RotaryDecoderConfig(ModelConfig):
     """Sizes of a decoder with rotary positions; the defaults are those of LLaMA's 7B."""
 
     padded_vocabulary: ClassVar[bool] = True  # Qwen2, Pythia
+    own_kind: ClassVar[str] = "causal"
 
     hidden_size: Size = Field(4096, description="width of the residual stream")
     num_layers: Layers = Field(32, description="number of blocks")
@@ -80,11 +80,6 @@ class RotaryDecoderConfig(ModelConfig):
     def rotary_channels(self) -> int:
         """How many channels of a head turn: all of them."""
         return self.width_per_head
-
-    @property
-    def default_attention(self) -> tuple[AttentionChoice, ...]:
-        """Causal attention in all layers."""
-        return (AttentionChoice.of("causal"),)
 
 
 def write_rope(rope: Rope) -> JsonObject:

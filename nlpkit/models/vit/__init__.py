@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import Activation, AttentionDropout, Dropout, ModelConfig, check_heads
 
@@ -34,6 +33,7 @@ class Config(ModelConfig):
     inputs: ClassVar[tuple[str, ...]] = ("patches",)
     CAN: ClassVar[tuple[str, ...]] = ("reads_images",)
     summary_first: ClassVar[bool] = True
+    own_kind: ClassVar[str] = "full"
 
     image_size: Area = Field(224, description="pixels of a square image's side, or [height, width]")
     patch_size: Area = Field(16, description="pixels of a square patch's side, or [height, width]")
@@ -90,11 +90,6 @@ class Config(ModelConfig):
     def max_positions(self) -> int:
         """The tokens of an image: the class token and the patches."""
         return 1 + self.num_patches
-
-    @property
-    def default_attention(self) -> tuple[AttentionChoice, ...]:
-        """Each patch sees all patches of its image."""
-        return (AttentionChoice.of("full"),)
 
     def for_task(self) -> "Config":
         """Return the settings without the pooler, which transformers' classifier does not have."""

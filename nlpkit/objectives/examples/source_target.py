@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch, Field, Loss, Term
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch, Field, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable, Template
+from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
+from nlpkit.objectives.tasks.rows import shorten
 from nlpkit.tokenizers.library.source_and_target import of_sources
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class SourceTarget:
     model_config: Any
     template: Template | None = None
     label_smoothing: float | None = None  # None: that of the family's paper
+    max_length: int
+    kept_part = "start"  # of a source that is too long: start or end
 
     @classmethod
     def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:
@@ -86,6 +90,11 @@ class SourceTarget:
             "source_ids": np.append(source, self.source_end).astype(np.int64),
         }
 
+    def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
+        """Return the source, which loses what is too long, and slots for its target."""
+        source, cut = shorten(ids, self.max_length - 1, self.kept_part)
+        return self.make_prompt(source, new_tokens, cut)
+
     def make_prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
         """Return the begin token, the source (S - 1,) with its end, and `room` slots."""
         if not len(source):
@@ -113,3 +122,16 @@ class SourceTarget:
             smoothing = self.model_config.label_smoothing
         loss_sum, _ = model.token_loss(hidden, index, labels[index], label_smoothing=smoothing)
         return Loss({self.name: Term(loss_sum, len(index), is_text=True)})
+
+
+class TextSourceTarget(SourceTarget, TextObjective):
+    """Source and target are made of a piece of running text, of at most `piece` tokens."""
+
+    fields: Mapping[str, Field] = SourceTarget.fields
+    piece: int
+
+    def spans(self, lengths: np.ndarray) -> Spans:
+        """Return the pieces of each document, or with `contiguous` those of all as one stream."""
+        if self.config.contiguous:
+            return cut_stream(lengths, self.piece, self.end)
+        return cut_documents(lengths, self.piece, self.min_piece)

@@ -110,7 +110,7 @@ def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def average(classes: Sequence[Counts], how: str) -> F1:
+def compute_average(classes: Sequence[Counts], how: str) -> F1:
     """Return macro, micro, weighted or binary averages; absent classes do not count."""
     if how in ("micro", "binary") and classes:
         # Binary is the sum over one class.
@@ -126,6 +126,11 @@ def average(classes: Sequence[Counts], how: str) -> F1:
             for column in zip(*parts, strict=True)
         )
     )
+
+
+def from_sums(sums: Sequence[float], *, average: str, **_options: object) -> float:
+    """Return F1; averages leave out classes that do not occur in the resample."""
+    return compute_average(read_row(sums), average).f1
 
 
 def make_details(table: Mapping[str, Counts]) -> JsonObject:

@@ -9,7 +9,7 @@ without types (B, M, E, S) are word segmentation.
 
 from collections.abc import Iterator
 
-from nlpkit.contracts.metric import BadLine, Lines, Option, References, Score, Sums
+from nlpkit.contracts.metric import BadLine, Lines, Option, References, Score
 from nlpkit.plural import number_of
 from nlpkit.score.counts import labels
 from nlpkit.score.counts.tags import SCHEMES, Entity, WrongTag, find_entities, read
@@ -33,6 +33,8 @@ OPTIONS = (
     Option("per_type", False, "show a row for every type", type=bool),
 )
 
+from_sums = labels.from_sums
+
 
 def score(
     hypotheses: Lines,
@@ -47,7 +49,7 @@ def score(
     types = _types(lines)
     counts = labels.read_row([sum(column) for column in zip(*_rows(lines, types), strict=True)])
     table = dict(zip(types, counts, strict=True))
-    total = labels.average(counts, average)
+    total = labels.compute_average(counts, average)
     predicted, right = (sum(len(line[side]) for line in lines) for side in (0, 1))
     details = {
         **total._asdict(),
@@ -75,11 +77,6 @@ def statistics(
     """Yield for each line three numbers for every type: right and predicted, predicted, right."""
     lines = _read(hypotheses, references, scheme)
     return _rows(lines, _types(lines))
-
-
-def from_sums(sums: Sums, *, average: str = "micro", **_options: object) -> float:
-    """Return F1; averages leave out types that do not occur in the resample."""
-    return labels.average(labels.read_row(sums), average).f1
 
 
 _Line = tuple[set[Entity], set[Entity]]  # predicted, right

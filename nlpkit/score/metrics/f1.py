@@ -7,7 +7,7 @@ class that is never right. The classes of both files count. Macro averages the F
 
 from collections.abc import Iterator
 
-from nlpkit.contracts.metric import Lines, Option, References, Score, Sums
+from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 from nlpkit.score.counts import labels
@@ -26,6 +26,8 @@ OPTIONS = (
     Option("per_class", False, "show a row for every class", type=bool),
 )
 
+from_sums = labels.from_sums
+
 
 def score(
     hypotheses: Lines,
@@ -41,7 +43,7 @@ def score(
     is in neither file.
     """
     read = labels.read(hypotheses, references)
-    total = labels.average(labels.count(read, _classes(read, average, positive)), average)
+    total = labels.compute_average(labels.count(read, _classes(read, average, positive)), average)
     table = dict(zip(read.known, labels.count(read, read.known), strict=True))
     details = {
         **total._asdict(),
@@ -71,11 +73,6 @@ def statistics(
     """Yield for each line three numbers for every averaged class (see `labels.make_rows`)."""
     read = labels.read(hypotheses, references)
     return labels.make_rows(read, _classes(read, average, positive))
-
-
-def from_sums(sums: Sums, *, average: str = "macro", **_options: object) -> float:
-    """Return F1; the average leaves out classes that do not occur in the resample."""
-    return labels.average(labels.read_row(sums), average).f1
 
 
 def _classes(read: Labels, average: str, positive: str) -> list[str]:
