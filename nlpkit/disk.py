@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,6 +77,26 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def whole_directory(path: Path, draft: Path) -> Iterator[Path]:
+    """Make a directory that appears whole or not at all, synced; raise `FileError`.
+
+    Until the end it is called `draft`, a path beside it; one that a killed process left is removed.
+    """
+    with name_path_in_errors(path):
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        try:
+            yield draft
+            for each in (*draft.rglob("*"), draft):
+                sync(each)
+            draft.rename(path)
+            sync(path.parent)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
 
 
 def write_text(path: Path, text: str) -> None:

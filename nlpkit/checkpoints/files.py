@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nlpkit.disk import file_sha256, name_path_in_errors, sync
+from nlpkit.disk import file_sha256, name_path_in_errors, sync, whole_directory
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonObject
 
@@ -68,27 +68,13 @@ def save(run: Path, step: int, write: Callable[[Path], None]) -> Path:
         FileError: no space or no permission; older checkpoints are unchanged.
     """
     target = checkpoint_path(run, step)
-    draft = target.with_name(f".{target.name}")
-    with name_path_in_errors(target):
-        remove_drafts(run)
-        draft.mkdir(parents=True)
-        try:
-            write(draft)
-            files = {}
-            for path in sorted(p for p in draft.rglob("*") if p.is_file()):
-                sync(path)
-                name = path.relative_to(draft).as_posix()
-                files[name] = describe(path)
-            (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
-            sync(draft / MANIFEST)
-            for path in (*filter(Path.is_dir, draft.rglob("*")), draft):
-                sync(path)
-            draft.rename(target)
-            sync(target.parent)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-        set_pointer(run, "latest", target)
+    remove_drafts(run)
+    with whole_directory(target, target.with_name(f".{target.name}")) as draft:
+        write(draft)
+        paths = sorted(path for path in draft.rglob("*") if path.is_file())
+        files = {path.relative_to(draft).as_posix(): describe(path) for path in paths}
+        (draft / MANIFEST).write_text(json.dumps({"step": step, "files": files}, indent=1))
+    set_pointer(run, "latest", target)
     return target
 
 

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from nlpkit.checkpoints import (
 from nlpkit.checkpoints.scratch import Scratch
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.disk import name_path_in_errors, sync
+from nlpkit.disk import name_path_in_errors, whole_directory
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
@@ -95,13 +94,12 @@ def convert(
     averaged = [each.path for each in weights] if options.average else []
     parameters = sum(tensor.numel() for tensor in model.loaded.state.values())
 
-    def write(directory: Path) -> None:
+    draft = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}")
+    with whole_directory(out, draft) as directory:
         hf_writing.write_folders(directory, folders, options.max_shard)
         _write_beside(model, directory, folders[""][0])
         card = _make_card(model, directory, parameters, averaged)
         (directory / model_card.CARD).write_text(card, encoding="utf-8")
-
-    _publish(out, write)
     files = [file for folder in folders for file in (out / folder).glob("model*.safetensors")]
     path = model.weights.path
     name = model_card.read_name(path) or out.name
@@ -221,20 +219,3 @@ def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:
         largest = tensor.abs().max().item()
         raise UsageError(f"--precision fp16: {name} has {largest:.3g}, above 65504; use bf16")
     return cast
-
-
-def _publish(out: Path, write: Callable[[Path], None]) -> None:
-    """Create the directory `out` with the files that `write(directory)` writes, in one rename."""
-    draft = out.absolute().with_name(f".{out.absolute().name}.{os.getpid()}")
-    with name_path_in_errors(out):
-        draft.mkdir(parents=True)
-        try:
-            write(draft)
-            for path in draft.rglob("*"):
-                sync(path)
-            sync(draft)
-            draft.rename(out)
-            sync(draft.parent)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nlpkit.data import words
 from nlpkit.data.loader import Examples
-from nlpkit.disk import name_path_in_errors, sync
+from nlpkit.disk import whole_directory
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
@@ -76,15 +76,9 @@ def _save(run: Run, state: State, folder: Path) -> None:
         weights = shards.weights(run.training)
         save.check_finite(state.step, weights)
         if run.accelerator.is_main_process:
-            draft = folder.with_name(f".{folder.name}")
-            with name_path_in_errors(folder):
-                for path in (draft, folder):  # of a run that was killed before its next checkpoint
-                    shutil.rmtree(path, ignore_errors=True)
-                draft.mkdir()
+            # Of a run that was killed before its next checkpoint.
+            shutil.rmtree(folder, ignore_errors=True)
+            with whole_directory(folder, folder.with_name(f".{folder.name}")) as draft:
                 save.write_model(run, draft, weights, state.progress(run.settings))
-                for path in (*draft.rglob("*"), draft):
-                    sync(path)
-                draft.rename(folder)
-                sync(folder.parent)
             run.log.info(f"saved {folder} ({number_of(state.words, 'words')}, step {state.step})")
     run.accelerator.wait_for_everyone()

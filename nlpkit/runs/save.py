@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nlpkit import __version__
 from nlpkit.checkpoints import files, hf_model, hf_writing, tokenizer_files
-from nlpkit.disk import file_sha256, name_path_in_errors
+from nlpkit.disk import file_sha256, name_path_in_errors, whole_directory
 from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
 from nlpkit.runs import build, vocabulary
@@ -90,11 +90,8 @@ def _keep_tokenizer(run: Run) -> None:
     path = run.directory.path / vocabulary.TOKENIZER
     if path.is_dir() or run.data.tokenizer is None:
         return
-    draft = path.with_name(f".{path.name}")
-    with name_path_in_errors(path):
-        shutil.rmtree(draft, ignore_errors=True)
+    with whole_directory(path, path.with_name(f".{path.name}")) as draft:
         tokenizer_files.save(run.data.tokenizer, draft)
-        draft.rename(path)
 
 
 def _write(

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from nlpkit import disk
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
-from nlpkit.runs import convert as converting
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _adapters, _cpm_live, _tiny
@@ -132,7 +132,7 @@ def test_convert_leaves_nothing_where_the_disk_is_full(
     def full(*_, **__) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    owner = converting if name == "sync" else Path
+    owner = disk if name == "sync" else Path
     monkeypatch.setattr(owner, name, full)
     with pytest.raises(FileError) as caught:
         convert(tmp_path / "base", tmp_path / "out")
