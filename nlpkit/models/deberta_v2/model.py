@@ -129,9 +129,9 @@ class Model(Detector, Masked):
         else:
             words = F.embedding(input_ids, table.detach())
             words = words + F.embedding(input_ids, self.embedding_delta)
-        return self.half(generates).embeddings(words, positions, types)
+        return self.choose_half(generates).embeddings(words, positions, types)
 
-    def half(self, generates: bool) -> "Masked":
+    def choose_half(self, generates: bool) -> "Masked":
         """Return the generator, or the discriminator."""
         return self.generator if generates and self.generator is not None else self
 

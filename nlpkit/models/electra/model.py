@@ -67,10 +67,10 @@ class Model(Detector):
     ) -> Tensor:
         """Return the first states (N, C) of one of the two models, which share the embeddings."""
         x = self.embeddings(F.embedding(input_ids, self.token_embedding), positions, types)
-        widen = self.half(generates).widen
+        widen = self.choose_half(generates).widen
         return x if widen is None else widen(x)
 
-    def half(self, generates: bool) -> Encoder:
+    def choose_half(self, generates: bool) -> Encoder:
         """Return the generator, or the discriminator."""
         half = self.generator if generates else self.discriminator
         assert half is not None  # objectives need the capability

@@ -26,7 +26,7 @@ class Detector(TiedHead):
     backend: str
     generator: TransformedHead | None
 
-    def half(self, generates: bool) -> Any:
+    def choose_half(self, generates: bool) -> Any:
         """Return what has the `layers` of the generator, or of the discriminator."""
         raise NotImplementedError
 
@@ -54,7 +54,7 @@ class Detector(TiedHead):
         """
         layout = layout_within(lengths, self.config.max_positions, input_ids.device)
         generates = is_target is not None
-        layers = self.half(generates).layers
+        layers = self.choose_half(generates).layers
         x = self.embed(input_ids, layout.positions, token_type_ids, generates)
         states = layers(x, layout, self.backend, rows=rows)
         self.attention_choice = layers.attention_choice
