@@ -21,7 +21,7 @@ from pydantic import model_validator
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import LENGTHS, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
-from nlpkit.contracts.reader import Row
+from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question, Wording
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import TextOf, as_template, columns
@@ -208,4 +208,10 @@ def _check_options(config: Config, row: Row) -> tuple[list[str], int]:
         options = name_choices(config.choices)
         return options, options.index(read_choice(row, config.target, config.choices))
     options = read_options(row, config.options)
+    # Cells of tsv and csv are text, but their rows have no list of options.
+    if config.target_as == "number" and isinstance(target := row.value(config.target), str):
+        raise RowError(
+            f'"{config.target}" is the string {target[:40]!r}, not the number of an option, 0 to '
+            f"{len(options) - 1}; objective.target_as: text or [A, B, C] reads strings"
+        )
     return options, find_option(row, config.target, config.target_as, options, "target_as")

@@ -180,7 +180,8 @@ def test_nlu_example_has_a_sequence_for_each_option() -> None:
     assert item.size == 30
 
 
-@pytest.mark.parametrize("target", [True, 1.0, "x", None, [1], -1, 2])
+# An integer: never a bool, a float or a string, also one of digits.
+@pytest.mark.parametrize("target", [True, 1.0, "x", "1", " 1", None, [1], -1, 2])
 def test_nlu_target_that_is_no_number_of_an_option_is_refused(target: object) -> None:
     with pytest.raises(RowError) as error:
         _nlu().texts(Row({"input": "a", "options": ["b", "c"], "target": target}, "x", 1))
