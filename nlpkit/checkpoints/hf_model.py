@@ -15,6 +15,7 @@ from torch import Tensor
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout
+from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping
@@ -22,7 +23,7 @@ from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format, hf_reading
 from nlpkit.models.formats.hf_format import vocabulary_size
-from nlpkit.models.layers.head import HEAD, TaskHead, find_head
+from nlpkit.models.layers.head import HEAD, OF_TOKENS, TaskHead, find_head, kind_of
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
@@ -41,6 +42,7 @@ class Loaded:
     missing: tuple[str, ...]  # transformers' names of parameters that the checkpoint does not have
     unexpected: tuple[str, ...]  # tensors that the model does not have
     head: TaskHead | None = None  # of the task's output layer
+    lacks_output: bool = False  # a task's model without the layers that predict tokens
 
     def warnings(self, fate: str) -> list[str]:
         """Return lines about missing and unexpected tensors; `fate`: what replaces missing ones."""
@@ -117,6 +119,19 @@ def find_family(settings: JsonMapping, directory: Path, family: str | None = Non
     return named if isinstance(named, str) else fitting[0]
 
 
+def has_tensor(module: FamilyModel, head: TaskHead, name: str) -> bool:
+    """Return whether transformers' model with this task's layer has the tensor `name`.
+
+    It has the body and the layer, and for labels of tokens no layer on a summary of the sequence.
+    """
+    form = module.FORMAT
+    if name in head.names.values():
+        return True
+    if kind_of(module, head) in OF_TOKENS and hf_format.matches(form.optional, name):
+        return False
+    return name.startswith(form.body)
+
+
 def from_hf(
     family: str,
     directory: Path,
@@ -155,8 +170,9 @@ def from_hf(
     needed = "" if predicts or (predicts is None and head is None) else form.body
     absent = [name for name in shapes if name not in state]
     missing = _find_missing(form, directory, absent, allow_missing, needed)
+    lacks_output = head is not None and not all(each.startswith(form.body) for each in missing)
     if predicts is None:  # what is not needed is not used
-        missing = tuple(name for name in missing if name.startswith(needed))
+        missing = tuple(n for n in missing if head is None or has_tensor(module, head, n))
     if head is not None:
         names = head.names
         if lacking := [theirs for theirs in names.values() if theirs not in tensors]:
@@ -165,7 +181,7 @@ def from_hf(
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         shapes |= head.shapes(config.state_size, len(state[HEAD]))
     hf_layout.check_tensors(directory, state, shapes, partial(_describe, form))
-    return Loaded(config, state, missing, tuple(sorted(unused)), head)
+    return Loaded(config, state, missing, tuple(sorted(unused)), head, lacks_output)
 
 
 def _match(

@@ -86,6 +86,7 @@ def convert(
             "several times; nlpkit opens the checkpoint as it is"
         )
     folders = _make_folders(model)
+    _drop_unread(model, folders[""], info)
     if (kind := str(folders[""][0]["model_type"])).startswith(hf_model.OWN_TYPE):
         warn(
             f"transformers has no {_describe_model(model.family, model.loaded.config)}: "
@@ -152,6 +153,24 @@ def _make_folders(model: _Model) -> hf_layout.Folders:
         cast = {name: _cast(name, tensor, model.dtype) for name, tensor in tensors.items()}
         folders[folder] = settings, cast
     return folders
+
+
+def _drop_unread(model: _Model, content: hf_layout.Content, info: Callable[[str], None]) -> None:
+    """Remove what transformers' model with a task's layer does not have, such as an output table.
+
+    It would report such tensors as unexpected.
+    """
+    (settings, tensors), head = content, model.loaded.head
+    own_type = str(settings["model_type"]).startswith(hf_model.OWN_TYPE)
+    if head is None or not head.architecture or own_type:
+        return
+    module = families.load_model(model.family)
+    unread = [name for name in tensors if not hf_model.has_tensor(module, head, name)]
+    for name in unread:
+        del tensors[name]
+    if unread:
+        named = " ".join(settings["architectures"])
+        info(f"not in {named}, not written: {hf_model.list_first(unread)}")
 
 
 def _keep_name(settings: JsonObject, old: JsonMapping, family: str) -> None:

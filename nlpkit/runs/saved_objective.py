@@ -87,7 +87,7 @@ def load_objective(
             raise ValueError(f"none is named, and family {family} has no DEFAULT_OBJECTIVE")
         listed = named if isinstance(named, list) else [named or {"name": default}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
-        bound = [_bind(directory, each, named is None, tokenizer, loaded.config) for each in listed]
+        bound = [_bind(directory, each, named is None, tokenizer, loaded) for each in listed]
         return combine(bound, weights)
     except ValidationError as error:
         raise FileError(f"{source}.{in_words(error)}") from error
@@ -102,9 +102,13 @@ def _bind(
     named: JsonMapping,
     is_default: bool,
     tokenizer: Tokenizer | None,
-    model_config: ModelConfig,
+    loaded: Loaded,
 ) -> Any:
-    """Return an objective for the model, with the settings in `named`."""
+    """Return an objective for the model, with the settings in `named`.
+
+    A classifier that has no layer to predict tokens, as those of transformers, has no loss of them.
+    """
+    model_config = loaded.config
     settings = {key: value for key, value in named.items() if key != "weight"}
     name = settings.pop("name")
     for each in members.names(named):
@@ -114,6 +118,8 @@ def _bind(
         settings = _shorten(module.Config, model_config) | _read_classes(module.Config, directory)
     else:
         settings = _add_earlier(module.Config, settings)
+    if loaded.lacks_output and "lm_weight" in module.Config.model_fields:
+        settings["lm_weight"] = 0.0
     config = module.Config.model_validate_json(json.dumps(settings))
     config = module.Objective.with_preprocessor(
         config, hf_layout.read_if_there(directory / PREPROCESSOR)

@@ -19,6 +19,7 @@ HEAD = "head.weight"
 BIAS = "head.bias"  # only if the layer in transformers has a bias
 SEQUENCE = "sequence_classification"  # the kind of head of a task that names none
 CHOICE = "multiple_choice"
+OF_TOKENS = ("token_classification", "question_answering")  # read states of tokens, no summary
 INIT_STD = 0.02
 
 
