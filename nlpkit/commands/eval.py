@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from nlpkit.commands._checkpoint import make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, option, shared
 from nlpkit.disk import user_path
-from nlpkit.errors import UsageError
+from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     computes as a training in bf16 does (train.precision). For the runs that `nlpkit finetune
     --seeds` made in a directory, it prints mean, median and deviation.
 
+    Rows without labels have no scores: --predictions FILE writes their answers.
+
     Without tuning: `nlpkit shots` scores a task's rows with examples in the prompt, `nlpkit judge`
     minimal pairs, and the surprisal of each word.
     """
@@ -165,6 +167,13 @@ def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Picture
 
 
 def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Pictures) -> None:
+    scored = {"--metrics": common.metrics, "--confusion": pictures.confusion}
+    if run.unlabelled and (option := next((name for name, asked in scored.items() if asked), None)):
+        raise UsageError(f"{option}: needs labels; {run.unlabelled.problem}")
+    if run.unlabelled and common.predictions is None:
+        raise DataError(
+            f"{run.unlabelled.problem}; to answer rows without labels: --predictions OUT.jsonl"
+        )
     if pictures.confusion is not None and not run.classes:
         raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")
     if common.predictions is not None and not run.is_task:

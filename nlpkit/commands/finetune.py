@@ -138,4 +138,8 @@ def _check_start(resolved: "Resolved") -> None:
         return
     name = named.partition("runs/")[2].partition("/")[0]
     hint = f"; `nlpkit pretrain {name}` makes one" if name in recipes.packaged() else ""
+    if not hint:
+        from nlpkit.checkpoints.nearest import suggest_path
+
+        hint = suggest_path(resolved.path(named))
     raise FileError(f"{named}: no such checkpoint to start from{hint}")

@@ -1,4 +1,4 @@
-"""What only some objectives can do: continue a text, fill in blanks, score a text.
+"""What only some objectives can do: continue or score a text, fill in blanks, do without labels.
 
 An objective with a method of one of these classes has all its members.
 
@@ -9,9 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
+
+from nlpkit.json_types import JsonObject
+
+if TYPE_CHECKING:
+    from nlpkit.contracts.reader import Row
 
 DEFAULT_NEW_TOKENS = 128
 
@@ -92,6 +97,18 @@ class Filling(Protocol):
 
         Raises:
             ValueError: the text is too long.
+        """
+
+
+@runtime_checkable
+class AnswersUnlabelled(Protocol):
+    """The additional method of a task that can answer rows without labels."""
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """Return a valid label, by column, for a row that has none; its answer is not read.
+
+        Raises:
+            RowError: the row lacks more than the label.
         """
 
 

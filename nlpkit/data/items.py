@@ -8,7 +8,7 @@ documents. What is cut is counted.
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -187,8 +187,11 @@ def build_items(
     *,
     part: Part = "all",
     callbacks: Callbacks | None = None,
+    change: Callable[[Row], Row] | None = None,
 ) -> TaskDataset:
     """Return all rows of a mixture as the task's items; unknown tokens are counted and said.
+
+    `change` is applied to each row before the task reads it.
 
     Raises:
         DataError: a malformed row (`file:line: what`), or no item at all.
@@ -198,7 +201,8 @@ def build_items(
     sources = []
     empty: list[Row] = []
     for entry in inputs:
-        rows = read_rows([entry], config, objective.columns, counts, part, callbacks)
+        read = read_rows([entry], config, objective.columns, counts, part, callbacks)
+        rows = map(change, read) if change else read
         sources.append((list(_items(rows, config, objective, counts, cut, empty)), entry.weight))
     files = [file for entry in inputs for file in entry.files]
     hashes = [[content_hash(file, callbacks.should_stop), file.format] for file in files]

@@ -19,6 +19,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.evaluate import confusion
 from nlpkit.evaluate.source import Source, is_task
+from nlpkit.evaluate.unlabelled import find_unlabelled
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -67,10 +68,16 @@ class Evaluation:
         self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = is_task(objective)
+        self.unlabelled = find_unlabelled(source, objective) if is_task(objective) else None
         data: TaskDataset | store.Corpus
         if is_task(objective):
             data = build_items(
-                source.inputs, source.config, objective, part=source.part, callbacks=callbacks
+                source.inputs,
+                source.config,
+                objective,
+                part=source.part,
+                callbacks=callbacks,
+                change=self.unlabelled.add_label if self.unlabelled else None,
             )
         else:
             data = store.build_corpus(
@@ -111,6 +118,8 @@ class Evaluation:
     ) -> tuple[JsonObject, list[JsonObject]]:
         """Return the figures, and the prediction and the target of each row of a task.
 
+        Rows without labels have neither scores nor targets.
+
         `metrics` are names of `nlpkit score`; the default is the recipe's, then the task's.
 
         Raises:
@@ -122,9 +131,13 @@ class Evaluation:
             cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
         names = tuple(metrics or self.source.metrics or self.opened.objective.metrics)
+        names = () if self.unlabelled else names
         with self._autocast(), follow(log) as show:
             result = self._compute_losses(log, stop, show)
             pairs = self._collect_answers(names, generation, log, stop, show, batch)
+        if self.unlabelled:  # the losses are those of labels that stand in
+            shown = ("checkpoint", self.corpus.NOUN, "precision")
+            return {n: result[n] for n in shown}, [{"prediction": answer} for answer, _ in pairs]
         if names:
             try:
                 scored = signed_scores(names, pairs, log.warn)

@@ -16,6 +16,7 @@ from nlpkit.contracts.abilities import (
     ReadsSource,
 )
 from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
 from nlpkit.generate.engine import generate
@@ -71,7 +72,12 @@ class Writer:
         if not isinstance(objective, Generative):
             named = objective.objectives or (objective,)
             names = ", ".join(type(each).__module__.rpartition(".")[2] for each in named)
-            raise UsageError(f"this model was trained for {names} and does not generate text")
+            instead = "its loss on text: nlpkit eval CKPT --data FILE"
+            if isinstance(objective, Task):
+                instead = "its answers: nlpkit eval CKPT --data FILE --predictions OUT.jsonl"
+            raise UsageError(
+                f"this model was trained for {names} and does not generate text; {instead}"
+            )
         self.model, self.tokenizer, self.objective = model, tokenizer, objective
         self.settings = settings
         self.reads_source = isinstance(objective, ReadsSource)

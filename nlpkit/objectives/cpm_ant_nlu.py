@@ -25,10 +25,13 @@ from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Question, Wording
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.template import TextOf, as_template, columns
+from nlpkit.json_types import JsonObject
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.tasks.choices import (
     Choices,
     OptionAs,
+    any_choice,
+    any_option,
     find_option,
     name_choices,
     read_choice,
@@ -144,6 +147,14 @@ class Objective(SegmentTask):
         """Return the input and the options; raise `RowError`."""
         options, _ = _check_options(self.config, row)
         return row.text(self.config.input), *options
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`."""
+        config = self.config
+        if config.choices is not None:
+            return {config.target: any_choice(config.choices)}
+        options = read_options(row, config.options)
+        return {config.target: any_option(config.target_as, options)}
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; the start of the input is cut first, then the option's end."""

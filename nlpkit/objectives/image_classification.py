@@ -22,9 +22,9 @@ from nlpkit.contracts.objective import PREPROCESSOR, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
-from nlpkit.json_types import JsonMapping
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.objectives.tasks.choices import Choices
-from nlpkit.objectives.tasks.states import add_classes, read_class
+from nlpkit.objectives.tasks.states import add_classes, any_class, read_class
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -165,6 +165,10 @@ class Objective(Task):
         read_class(row, self.config)
         self._image(row)
         return ()
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`."""
+        return {self.config.label: any_class(self.config)}
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the image (H, W, D) of a row; its tokens are the class token and the patches."""

@@ -14,7 +14,8 @@ from pydantic import Field as Setting
 from nlpkit.contracts.reader import Row
 from nlpkit.contracts.task import Question, Wording
 from nlpkit.data.template import TextOf, as_template, columns
-from nlpkit.objectives.tasks.choices import OptionAs, find_option, read_options
+from nlpkit.json_types import JsonObject
+from nlpkit.objectives.tasks.choices import OptionAs, any_option, find_option, read_options
 from nlpkit.objectives.tasks.framed import FramedConfig
 from nlpkit.objectives.tasks.rows import group_softmax_loss, numbers, predictions
 from nlpkit.objectives.tasks.states import StateTask
@@ -74,6 +75,10 @@ class Objective(StateTask):
 
     def label(self, row: Row) -> float:
         return _label(self.config, row)
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`."""
+        return {self.config.label: any_option(self.config.label_as, answers(self.config, row))}
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the context with the question, and the answers; raise `RowError`."""

@@ -24,6 +24,7 @@ from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Answer, Item
 from nlpkit.contracts.tokenizer import Aligned, Extendable
 from nlpkit.data.template import TextOf, columns
+from nlpkit.json_types import JsonObject
 from nlpkit.objectives.tasks.answers import Answer as AnswerSpan
 from nlpkit.objectives.tasks.answers import Found, best_span, find_tokens, read_answers, trim_spans
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
@@ -146,6 +147,12 @@ class Objective(FramedTask):
             hint = "set objective.no_answer: true to allow this (SQuAD 2.0)"
             raise RowError(f"the question has no answer; {hint}")
         return row.text(config.question), context
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`: the first character is the answer."""
+        context = row.text(self.config.context)
+        start = len(context) - len(context.lstrip())
+        return {self.config.answers: [{"text": context[start : start + 1], "answer_start": start}]}
 
     def _answers(self, row: Row, context: str) -> list[AnswerSpan]:
         nearest = self.config.nearest_answer

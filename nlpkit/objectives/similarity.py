@@ -18,6 +18,7 @@ from nlpkit.contracts.task import Question
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf
+from nlpkit.json_types import JsonObject
 from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 
 if TYPE_CHECKING:
@@ -68,6 +69,9 @@ class Objective(LabelTask):
 
     def label(self, row: Row) -> float:
         return number(row, self.config.label) if self.config.regression else super().label(row)
+
+    def stand_in(self, row: Row) -> JsonObject:
+        return {self.config.label: 0} if self.config.regression else super().stand_in(row)
 
     def sequences(self, ids: list[list[int]]) -> list[list[list[int]]]:
         """Return both orders, as neither text comes first."""

@@ -22,6 +22,7 @@ from nlpkit.contracts.task import Answer, Item
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
+from nlpkit.json_types import JsonObject
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.windows import BETWEEN, Located, read_words, space_words, word_windows
 from nlpkit.plural import number_of
@@ -135,6 +136,11 @@ class Objective(FramedTask):
                     "objective.labels may list more"
                 )
         return (BETWEEN.join(space_words(words)),)
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`."""
+        tag = "O" if "O" in self.numbers else self.config.labels[0]
+        return {self.config.tags: [tag] * len(read_words(row, self.config.words))}
 
     def encode(self, texts: list[str]) -> list[list[int]]:
         """Return the ids of each text, with the tokens of each word; no word is without a token."""

@@ -108,7 +108,9 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
             `may_be_empty` is False.
     """
     if not path.is_dir():
-        raise FileError(f"{path}: no such run directory")
+        from nlpkit.checkpoints.nearest import suggest_path
+
+        raise FileError(f"{path}: no such run directory{suggest_path(path)}")
     if not (path / RECIPE).is_file():
         raise FileError(f"{path}: not a run directory: it has no {RECIPE}")
     records = _read_records(path / METRICS)

@@ -266,7 +266,9 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
         info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
         path = found[0]
     if not path.exists():
-        raise FileError(f"{path}: no such checkpoint to start from")
+        from nlpkit.checkpoints.nearest import suggest_path
+
+        raise FileError(f"{path}: no such checkpoint to start from{suggest_path(path)}")
     integrity.verify(path)
     return path.resolve()
 

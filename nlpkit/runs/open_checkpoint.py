@@ -17,6 +17,7 @@ from nlpkit.checkpoints import (
     prompt_layout,
 )
 from nlpkit.checkpoints.hf_model import find_family
+from nlpkit.checkpoints.nearest import suggest_path
 from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
@@ -114,7 +115,8 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
         info(f"{path}: its {chosen[1]} checkpoint, {chosen[0].name}")
         return chosen[0]
     if not path.exists():
-        raise FileError(f"{path}: no such directory; give a checkpoint, or a run such as runs/NAME")
+        near = suggest_path(path) or "; give a checkpoint, or a run such as runs/NAME"
+        raise FileError(f"{path}: no such directory{near}")
     if runs := seed_runs(path):
         names = ", ".join(str(each) for _, each in runs[:2])
         held = number_of(len(runs), "runs with different seeds")

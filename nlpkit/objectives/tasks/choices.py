@@ -126,6 +126,19 @@ def read_choice(row: Row, column: str, choices: dict[str, str | None] | list[str
     )
 
 
+def any_choice(choices: dict[str, str | None] | list[str]) -> str:
+    """Return a value that `read_choice` reads."""
+    return choices[0] if isinstance(choices, list) else next(k for k, v in choices.items() if v)
+
+
+def any_option(by: str | list[str], options: Sequence[str]) -> str | int:
+    """Return a value by which `find_option` finds an option, if it can."""
+    if by == "number":
+        return 0
+    names = options if isinstance(by, str) else by
+    return min(names, key=names.count)
+
+
 def _read_key(row: Row, column: str) -> str:
     value = row.value(column)
     if isinstance(value, (list, dict)) or value is None:

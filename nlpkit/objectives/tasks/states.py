@@ -26,7 +26,14 @@ from nlpkit.contracts.task import Item, Question, Wording
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import as_template, columns
 from nlpkit.errors import DataError
-from nlpkit.objectives.tasks.choices import MEANING, Choices, name_choices, read_choice
+from nlpkit.json_types import JsonObject
+from nlpkit.objectives.tasks.choices import (
+    MEANING,
+    Choices,
+    any_choice,
+    name_choices,
+    read_choice,
+)
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 
@@ -198,6 +205,15 @@ class LabelTask(StateTask):
 
     def label(self, row: Row) -> float:
         return self.config.labels.index(read_class(row, self.config))
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`."""
+        return {self.config.label: any_class(self.config)}
+
+
+def any_class(config: Any) -> str:
+    """Return a value that `read_class` reads."""
+    return any_choice(config.choices) if config.choices is not None else str(config.labels[0])
 
 
 def add_classes(config: Any, rows: Iterable[Row]) -> Any:
