@@ -1,36 +1,33 @@
-"""The runs of an experiment: planned, searched for their learning rates, trained, read."""
+"""The runs of an experiment: planned, searched for their learning rates, trained, scored, read."""
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.checkpoints.run_directory import RunDirectory
-from nlpkit.commands import _sweep, pretrain
-from nlpkit.commands._grid import GridRun
+from nlpkit.commands import _runs
+from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
-from nlpkit.disk import read_json, write_json
-from nlpkit.errors import DivergedError, RecipeError, TryAgain, UsageError
+from nlpkit.commands._runs import Run, Runner
+from nlpkit.commands._series import Series
+from nlpkit.disk import read_json, user_path, write_json
+from nlpkit.errors import DivergedError, NlpkitError, RecipeError, UsageError
 from nlpkit.evaluate import experiment_table as table
-from nlpkit.evaluate import suite_table
 from nlpkit.evaluate.experiment import Experiment, check_unchanged, place
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe.places import Document
-from nlpkit.report.history import History
 from nlpkit.train.state import LOSS
 from nlpkit.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
+    from nlpkit.models.adapter_config import Config as Adapters
+    from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
 
 STATE = "experiment.json"
-HELD_OUT = 0.1  # of the training text or rows, in the search
-Train = Callable[[Sequence[GridRun]], dict[str, int]]
 
 
 @dataclass
@@ -61,77 +58,45 @@ class Runs:
         """Return the rate that was chosen for a condition, or None."""
         return self.state["rates"].get(self.found.find_trained(name), {}).get("chosen")
 
-    def list_seeds(self, name: str) -> list[GridRun]:
-        """Return the runs of a condition, with the chosen rate."""
-        rate = self.find_rate(name)
-        more = [] if rate is None else [f"train.lr={rate!r}"]
-        return [self._make(name, seed, more) for seed in range(1, self.found.seeds + 1)]
+    def list_series(self, name: str) -> Series:
+        """Return the runs of a condition."""
+        seeds = range(1, self.found.seeds + 1)
+        return Series(partial(self._make, name), seeds, self.found.list_rates(name))
 
-    def list_trials(self, name: str) -> list[GridRun]:
-        """Return a run for each rate to try: the first seed, scored on training text or rows."""
-        held_out = ["data.valid=[]", f"data.valid_fraction={HELD_OUT}", "eval.pairs=null"]
-        return [
-            self._make(name, 1, [*held_out, f"train.lr={rate!r}"], f"search/lr-{rate:g}")
-            for rate in self.found.list_rates(name)
-        ]
-
-    def _make(self, name: str, seed: int, more: Sequence[str] = (), where: str = "") -> GridRun:
-        """Return a run of a condition; `where` is its directory, by default that of its seed."""
+    def _make(self, name: str, seed: int, where: str, more: Sequence[str] = ()) -> Run:
+        """Return the checked run of a condition in its directory `where`, with more settings."""
         trained = self.found.find_trained(name)
-        where = f"{trained}/{where or f'seed-{seed}'}"
-        recipe, equal = self.found.conditions[trained].recipe, self.found.equal
-        changes = self.found.list_changes(name, self.folder)
-        if start := self._find_start(trained, seed):
+        changes = [*self.found.list_changes(name, self.folder), *more, f"seed={seed}"]
+        start, base = self.found.conditions[trained].start, self.found.find_base(trained)
+        if start is not None:
+            start = str(self.out / base / f"seed-{seed}") if base else start
             changes.insert(0, f"init_from={json.dumps(start)}")
-        elif equal and (equal.tokens or equal.flops) and trained in self.state["plans"]:
+        elif self.found.counts_steps(trained) and trained in self.state["plans"]:
             changes.append(f"train.steps={self.state['plans'][trained]['steps']}")
-        changes += [*more, f"seed={seed}"]
-        out = str(self.out / where)
+        recipe, common = self.found.conditions[trained].recipe, replace(self.common, out=None)
+        common = replace(common, overrides=changes)
+        asked = Sweep(["pretrain", recipe], partial(common.load, recipe), common)
         try:
-            resolved = replace(self.common, overrides=changes, out=out).load(recipe)
+            return asked.make(f"{trained}/{where}", [], str(self.out / trained / where))
         except RecipeError as error:
             problems = [place(each, name, self.document) for each in error.problems]
             raise RecipeError(sorted(set(problems))) from error
-        words = [word for each in changes for word in ("--set", each)]
-        words += [] if self.common.device == "auto" else ["--device", self.common.device]
-        words += ["-q"] if self.common.quiet else []
-        return GridRun(where, resolved, ["pretrain", recipe, *words, "--out", out])
-
-    def _find_start(self, name: str, seed: int) -> str | None:
-        base = self.found.find_base(name)
-        return str(self.out / base / f"seed-{seed}") if base else self.found.conditions[name].start
-
-    def _describe_base(self, name: str) -> list[str]:
-        """Return the settings of the untrained model that a tuned condition begins with.
-
-        They are those of its base, or of what that was tuned from, and stand in for it in a plan.
-        Adapters need the weights, so that all of the model is planned.
-        """
-        base = self.found.find_base(name)
-        if base is None:
-            return []
-        while (before := self.found.find_base(base)) is not None:
-            base = before
-        described = self._make(base, 1).resolved.dump()
-        keys = ("init_from", "model", "attention", "tokenizer")
-        return [*(f"{key}={json.dumps(described[key])}" for key in keys), "lora=null"]
 
     def check(self) -> None:
         """Raise an error if a recipe, a file or a directory is wrong; nothing is begun."""
+        first = {}
         for name, condition in self.found.conditions.items():
-            seeds = self.list_seeds(name)
+            series = self.list_series(name)
+            runs = series.list_runs(self.find_rate(name))
+            first[name] = runs[0].resolved
             if condition.evaluates is None:
-                runs = [*self.list_trials(name), *seeds]
-                _sweep.check_surroundings(runs[0])
-                for run in runs:
-                    pretrain.check_directory(run.resolved, Common(), False)
-            elif not table.writes_text(seeds[0].resolved):
+                _runs.check([*series.list_trials(series.rates), *runs], self.common)
+            elif not table.writes_text(first[name]):
                 what = "evaluates: its runs write no text, so nothing differs"
                 raise RecipeError([self.document.locate(f"conditions.{name}.{what}")])
         for number, each in enumerate(self.found.expect):
-            for name in (*each.first, *each.than):
-                condition = self.found.conditions[name]
-                lack = table.find_lack(each.by, condition, self._make(name, 1).resolved)
+            for name in each.conditions:
+                lack = table.find_lack(each.by, self.found.conditions[name], first[name])
                 if lack is not None:
                     what = f"expect.{number}.by: {lack.format(name)}"
                     raise RecipeError([self.document.locate(what)])
@@ -142,17 +107,21 @@ class Runs:
         Raises:
             UsageError: a condition cannot run, does not fit into memory, or has another size.
         """
-        sizes = {}
+        plans, sizes = self.state["plans"], {}
         for name, condition in self.found.conditions.items():
-            if name not in self.state["plans"] and condition.evaluates is None:
-                self.state["plans"][name] = said = self._plan(name)
+            if condition.evaluates is not None:
+                continue
+            if name not in plans:
+                plans[name] = said = self._plan(name)
                 time, size = format_duration(said["seconds"]), format_bytes(said["memory"])
+                trained = said["trained"] if said["trained"] < said["parameters"] else None
                 log.info(
-                    f"plan: {name}: {said['parameters']:,} parameters, {said['steps']:,} steps, "
-                    f"{time}, {size}"
+                    f"plan: {name}: {said['parameters']:,} parameters, "
+                    f"{'' if trained is None else f'{trained:,} of them trained, '}"
+                    f"{said['steps']:,} steps, {time}, {size}"
                 )
-            if condition.start is None and condition.evaluates is None:
-                sizes[name] = self.state["plans"][name]["parameters"]
+            if condition.start is None:
+                sizes[name] = plans[name]["parameters"]
         most = self.found.parameters
         if most is not None and max(sizes.values()) > (1 + most) * min(sizes.values()):
             listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
@@ -160,107 +129,87 @@ class Runs:
             raise RecipeError([self.document.locate(what)])
 
     def _plan(self, name: str) -> JsonObject:
-        equal = None if self.found.conditions[name].start else self.found.equal
-        run = self._make(name, 1, self._describe_base(name))
-        described = _ask(["plan", *run.arguments[1:-2]], name)
-        model, estimate = described["model"], described["estimate"]
-        steps = estimate["steps"]
-        if equal is not None and (equal.tokens or equal.flops):
-            per_step = model["flops_per_step"] if equal.flops else estimate["tokens"] / steps
+        resolved, base = self._make(name, 1, "seed-1").resolved, self.found.find_base(name)
+        adapters = resolved.recipe.lora if base else None
+        if base is not None:  # not trained yet: the model is that of the first base, untrained
+            while (before := self.found.find_base(base)) is not None:
+                base = before
+            described = self._make(base, 1, "seed-1").resolved.dump()
+            keys = ("init_from", "model", "attention", "tokenizer")
+            sets = [f"{key}={json.dumps(described[key])}" for key in keys]
+            resolved = self._make(name, 1, "seed-1", [*sets, "lora=null"]).resolved
+        named = [each for each in self.found.conditions if self.found.find_trained(each) == name]
+        figures = [figure for each in named for figure in self.found.list_figures(each)]
+        said = _runs.call(_estimate, resolved, adapters, self.common.device, figures)
+        if isinstance(said, str):
+            raise UsageError(f"condition {name}: {said}")
+        steps, equal = said["steps"], self.found.equal
+        if self.found.counts_steps(name):
+            assert equal is not None
+            per_step = said["flops_per_step"] if equal.flops else said["tokens"] / steps
             steps = int((equal.flops or equal.tokens or 0) / per_step)
             if steps < 1:
                 raise UsageError(f"condition {name}: equal: a step has more: {per_step:,.0f}")
-        if not estimate["fits"]:
-            raise UsageError(f"condition {name}: does not fit into memory; see nlpkit plan")
-        rest = estimate["evaluation_seconds"] + estimate["saving_seconds"]
+        rest = said["evaluation_seconds"] + said["saving_seconds"]
         return {
-            "parameters": model["parameters"],
-            "flops_per_step": model.get("flops_per_step"),
+            "parameters": said["parameters"],
+            "trained": said["trained_parameters"],
+            "flops_per_step": said["flops_per_step"],
             "steps": steps,
-            "seconds": steps * estimate["seconds_per_step"] + rest,
-            "memory": estimate["peak_memory_bytes"],
+            "seconds": steps * said["seconds_per_step"] + rest,
+            "memory": said["peak_memory_bytes"],
         }
 
-    def train(self, limit: float | None, jobs: int, log: "Log") -> dict[str, int]:
+    def train(self, runner: Runner) -> dict[str, int]:
         """Train what is left, conditions after those that they begin with; return what failed.
 
         A run that diverged is not trained again.
         """
-        end = None if limit is None else time.monotonic() + limit
-
-        def train(runs: Sequence[GridRun]) -> dict[str, int]:
-            left = None if end is None else end - time.monotonic()
-            return _sweep.train_all([r for r in runs if not _diverged(r)], left, log, jobs)
-
         failed: dict[str, int] = {}
         waiting = [name for name, each in self.found.conditions.items() if not each.evaluates]
         while waiting:
-            self._score(end, jobs, log)
             now = [name for name in waiting if self.found.find_base(name) not in waiting]
             waiting = [name for name in waiting if name not in now]
-            runs: list[GridRun] = []
+            runs: list[Run] = []
             for name in now:
-                failed |= self._search(name, train)
-                if not self.found.list_rates(name) or name in self.state["rates"]:
-                    runs += [run for run in self.list_seeds(name) if self._has_base(name, run)]
-            failed |= train(sorted(runs, key=lambda run: int(run.path.name.partition("-")[2])))
-        self._score(end, jobs, log)
+                series = self.list_series(name)
+                if series.rates and name not in self.state["rates"]:
+                    rates, wrong = series.search(LOSS, runner.train)
+                    failed |= wrong
+                    if rates["chosen"] is None:
+                        continue
+                    self.state["rates"][name] = rates
+                    self.write_state()
+                runs += [run for run in series.list_runs(self.find_rate(name)) if self._can(run)]
+            failed |= runner.train(sorted(runs, key=lambda run: run.resolved.recipe.seed))
+            failed |= runner.train(self._list_scorings())
         return {name: code for name, code in failed.items() if code != DivergedError.exit_code}
 
-    def _score(self, end: float | None, jobs: int, log: "Log") -> None:
-        """Let `nlpkit eval` compute the scores that finished runs have not, and keep them.
-
-        Raises:
-            TryAgain: the time `end` is reached.
-            UsageError: it failed.
-        """
-
-        def score(name: str, run: History, figures: list[str]) -> None:
-            condition = self.found.conditions[name]
-            settings = condition.eval if condition.evaluates else {}  # a run knows its own
-            words = ["eval", str(run.path / "checkpoints" / "latest")]
-            words += ["--metrics", ",".join(figures), "--device", self.common.device]
-            for key, value in settings.items():
-                words += [f"--{key.replace('_', '-')}", str(value)]
-            found = _ask(words, name, end)
-            (self.out / run.label).mkdir(parents=True, exist_ok=True)
-            write_json(self.out / run.label / table.SCORES, found)
-            log.info(f"scores: {run.label}")
-
-        asked = []
-        for name, each in self.measure().items():
-            named = [e.by for e in self.found.expect if name in (*e.first, *e.than)]
-            for run in each.histories:
-                lacks = {f for f in named if table.is_score(f)} - {*table.list_figures(run)}
-                if run.state == table.FINISHED and lacks:
-                    asked.append((name, run, sorted(lacks)))
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(lambda each: score(*each), asked))
-
-    def _has_base(self, name: str, run: GridRun) -> bool:
-        base = self.found.find_base(name)
+    def _can(self, run: Run) -> bool:
+        """Return whether a run has not diverged, and what it begins with is finished."""
+        base = self.found.find_base(run.path.parent.name)
         of_base = self.out / (base or "") / run.path.name
-        return base is None or RunDirectory(of_base).finished() is not None
+        ready = base is None or RunDirectory(of_base).finished() is not None
+        return ready and not run.has_diverged
 
-    def _search(self, name: str, train: Train) -> dict[str, int]:
-        """Choose the rate of a condition, unless it is chosen; the first seed tries each."""
-        if not self.found.list_rates(name) or name in self.state["rates"]:
-            return {}
-        runs = self.list_trials(name)
-        failed = train(runs)
-        scores = {
-            run.resolved.recipe.train.lr: suite_table.read_score(run.path, LOSS)
-            for run in runs
-            if RunDirectory(run.path).finished()
-        }
-        losses = {rate: loss for rate, loss in scores.items() if loss is not None}
-        if {*failed.values()} - {DivergedError.exit_code} or not losses:
-            return failed
-        best = min(losses, key=lambda rate: losses[rate])
-        tried = {f"{rate:g}": losses.get(rate) for rate in self.found.list_rates(name)}
-        self.state["rates"][name] = {"chosen": best, "tried": tried}
-        self.write_state()
-        return failed
+    def _list_scorings(self) -> list[Run]:
+        """Return the calls of `nlpkit eval` for the scores that finished runs have not."""
+        runs = []
+        for name, each in self.measure().items():
+            condition = self.found.conditions[name]
+            named = {f for f in self.found.list_figures(name) if table.is_score(f)}
+            for run in each.list_runs("finished"):
+                if not (lacks := sorted(named - {*run.final})):
+                    continue
+                words = ["eval", str(run.path / "checkpoints" / "latest"), "--json", "-q"]
+                words += ["--metrics", ",".join(lacks), "--device", self.common.device]
+                # A run knows its own settings.
+                for key, value in (condition.eval if condition.evaluates else {}).items():
+                    words += [f"--{key.replace('_', '-')}", str(value)]
+                resolved = self._make(name, 1, "seed-1").resolved
+                output = self.out / run.label / table.SCORES
+                runs.append(Run(f"{run.label}: scores", resolved, words, output))
+        return runs
 
     def measure(self) -> dict[str, table.Measured]:
         """Return what is known of each condition."""
@@ -276,19 +225,27 @@ class Runs:
         return found
 
 
-def _diverged(run: GridRun) -> bool:
-    return bool(RunDirectory(run.path).status().get("diverged"))
+def _estimate(
+    resolved: "Resolved", adapters: "Adapters | None", device: str, figures: Sequence[str]
+) -> JsonObject | str:
+    """Return what `nlpkit plan` says of a run, or why it cannot run or have these figures.
 
+    An untrained model gets `adapters`.
+    """
+    from nlpkit import plan as planning
+    from nlpkit.models import lora
+    from nlpkit.plan.probe import probe
+    from nlpkit.train.log import Log
 
-def _ask(words: Sequence[str], name: str, end: float | None = None) -> JsonObject:
-    """Return what `nlpkit WORDS --json` prints, about a condition."""
-    command = [sys.executable, "-m", "nlpkit", *words, "--json", *([] if "-q" in words else ["-q"])]
-    left = None if end is None else end - time.monotonic()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=left)
-    except subprocess.TimeoutExpired as error:
-        raise TryAgain("the time limit is reached; the same command goes on") from error
-    if done.returncode:
-        said = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise UsageError(f"condition {name}: {said[0].removeprefix('nlpkit: ')}")
-    return json.loads(done.stdout)
+        plan = planning.make(resolved, user_path(resolved.recipe.out), device, Log(0))
+        for figure in figures:
+            table.check_readable(figure, plan.data.objective)
+        if adapters is not None:
+            targets = lora.find_targets(adapters, plan.part.module(), plan.part.config)
+            part = replace(plan.part, lora=adapters, targets=targets, base_hash="")
+            plan = replace(plan, part=part)
+        found = planning.describe(plan)["model"] | probe(plan)
+    except NlpkitError as error:
+        return str(error)
+    return found if found["fits"] else str(found["advice"])

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from yaml import BaseLoader, YAMLError, compose
 
 from nlpkit import units
 from nlpkit.commands._options import Common, RunOptions
-from nlpkit.disk import user_path
+from nlpkit.commands._runs import Run
 from nlpkit.errors import RecipeError, UsageError
 from nlpkit.recipe import yaml
 
@@ -46,21 +46,22 @@ class Sweep:
     words: Sequence[str]
     load: Callable[[Sequence[str]], "Resolved"]
     common: Common
-    options: RunOptions
+    options: RunOptions = field(default_factory=RunOptions)
 
-
-@dataclass(frozen=True)
-class GridRun:
-    """A run of the grid: its name, its checked recipe, and its command line."""
-
-    name: str
-    resolved: "Resolved"
-    arguments: list[str]
-
-    @property
-    def path(self) -> Path:
-        """The directory of the run."""
-        return user_path(self.resolved.recipe.out)
+    def make(self, name: str, sets: Sequence[str], out: str) -> Run:
+        """Return the run in the directory `out` with further settings; raise `RecipeError`."""
+        resolved = self.load([*sets, f"out={json.dumps(out)}"])
+        common, options, words = self.common, self.options, list(self.words)
+        values = {"--budget": common.budget, "--device": common.device, "--resume": common.resume}
+        if options.max_time is not None and options.print_runs:
+            values["--max-time"] = units.format_duration(options.max_time)
+        for option, value in values.items():
+            words += [] if value in (None, "auto") else [option, str(value)]
+        flags = {"--allow-change": options.allow_change, "-q": common.quiet, "-v": common.verbose}
+        words += [flag for flag, given in flags.items() if given]
+        for override in [*(common.overrides or ()), *sets]:
+            words += ["--set", override]
+        return Run(name, resolved, [*words, "--out", out])
 
 
 def list_axes(asked: Sweep) -> Axes:
@@ -181,7 +182,7 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:_HEXADECIMAL_DIGITS]
 
 
-def list_runs(asked: Sweep, axes: Axes) -> list[GridRun]:
+def list_runs(asked: Sweep, axes: Axes) -> list[Run]:
     """Return the runs with their recipes; raise `RecipeError` with each mistake once."""
     mistakes: dict[str, None] = {}
     runs, root = [], None
@@ -190,12 +191,9 @@ def list_runs(asked: Sweep, axes: Axes) -> list[GridRun]:
         try:
             if root is None:
                 root = asked.load(sets).recipe.out
-            out = str(Path(root) / name)
-            resolved = asked.load([*sets, f"out={json.dumps(out)}"])
+            runs.append(asked.make(name, sets, str(Path(root) / name)))
         except RecipeError as error:
             mistakes |= dict.fromkeys(_name_grid(problem, axes) for problem in error.problems)
-            continue
-        runs.append(GridRun(name, resolved, _build_arguments(asked, sets, out)))
     if mistakes:
         raise RecipeError(list(mistakes))
     return runs
@@ -205,17 +203,3 @@ def _name_grid(problem: str, axes: Mapping[str, object]) -> str:
     """Return a problem of a recipe, with `--grid` where its value comes from the grid."""
     key = problem.removeprefix("--set ").partition(": ")[0]
     return f"--grid {problem.removeprefix('--set ')}" if key in axes else problem
-
-
-def _build_arguments(asked: Sweep, sets: Sequence[str], out: str) -> list[str]:
-    common, options, words = asked.common, asked.options, list(asked.words)
-    values = {"--budget": common.budget, "--device": common.device, "--resume": common.resume}
-    if options.max_time is not None and options.print_runs:
-        values["--max-time"] = units.format_duration(options.max_time)
-    for option, value in values.items():
-        words += [] if value in (None, "auto") else [option, str(value)]
-    flags = {"--allow-change": options.allow_change, "-q": common.quiet, "-v": common.verbose}
-    words += [flag for flag, given in flags.items() if given]
-    for override in [*(common.overrides or ()), *sets]:
-        words += ["--set", override]
-    return [*words, "--out", out]

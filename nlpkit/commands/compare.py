@@ -38,7 +38,7 @@ def command(file: File, common: Common, asked: Asked) -> None:
     no difference seen, or too few seeds. The curves are in report.html in --out, by default
     runs/NAME. A run that diverges is worse than every other one.
     """
-    from nlpkit.commands import _compare, _sweep
+    from nlpkit.commands import _compare, _runs
     from nlpkit.evaluate import experiment
     from nlpkit.evaluate import experiment_table as table
 
@@ -62,7 +62,7 @@ def command(file: File, common: Common, asked: Asked) -> None:
             if asked.jobs > 1:
                 threads = max(1, (os.cpu_count() or 1) // asked.jobs)
                 os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-            failed = runs.train(asked.max_time, asked.jobs, log)
+            failed = runs.train(_runs.Runner(log, asked.max_time, asked.jobs))
         measured = runs.measure()
     result = table.describe(found, measured)
     trained = dict.fromkeys(found.find_trained(name) for name in found.conditions)
@@ -74,4 +74,4 @@ def command(file: File, common: Common, asked: Asked) -> None:
         log.info(f"page: {page}")
     common.print_result(table.format_table(result), **result)
     if failed:
-        raise RunsFailed(_sweep.describe_failures(failed, len(failed)), failed.values())
+        raise RunsFailed(_runs.describe_failures(failed, len(failed)), failed.values())

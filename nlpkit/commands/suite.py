@@ -2,9 +2,7 @@
 
 import json
 import os
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated
 
@@ -52,7 +50,7 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
     command again does what is left. The table is also suite.md in --out, by default
     runs/SUITE-BASE.
     """
-    from nlpkit.commands import _suite, _sweep
+    from nlpkit.commands import _runs, _suite
     from nlpkit.evaluate import suite as suites
     from nlpkit.evaluate import suite_table as table
 
@@ -75,8 +73,7 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
     folder = settings.folder if asked.folder is None else asked.folder
     planned = _suite.plan(found, starts, options, folder, asked.seeds or settings.seeds)
     every = [run for task in planned for runs in task.runs.values() for run in runs]
-    if common.device not in ("auto", "cpu"):
-        _sweep.check_device(every[0])
+    _runs.check_device(every[0], common)
     if common.dry_run:
         more = f", and at most {_suite.MAX_MORE} more for each side of a task"
         more = more if settings.rates else ""
@@ -84,11 +81,11 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
         return
     with name_path_in_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    rows, failed = _suite.train(planned, asked.max_time, log)
+    rows, failed = _suite.train(planned, _runs.Runner(log, asked.max_time))
     text = table.write(rows, f"{found.name}: {start}", out / "suite.md")
     common.print_result(text, suite=found.name, base=start, tasks=rows)
     if failed:
-        raise RunsFailed(_sweep.describe_failures(failed, len(every)), failed.values())
+        raise RunsFailed(_runs.describe_failures(failed, len(every)), failed.values())
 
 
 def _list_random(start: str, other: str | None) -> list[str]:
@@ -101,6 +98,7 @@ def _list_random(start: str, other: str | None) -> list[str]:
         UsageError: `other` has another tokenizer.
     """
     from nlpkit.checkpoints import files, tokenizer_files
+    from nlpkit.commands import _runs
 
     path = user_path(start)
     chosen = files.choose_checkpoint(path)
@@ -108,10 +106,9 @@ def _list_random(start: str, other: str | None) -> list[str]:
     if not (path / "config.json").is_file() or not tokenizer_files.is_there(path):
         raise FileError(f"{start}: no text checkpoint (config.json and a tokenizer) to start from")
     # These import libraries with threads of their own; a process that has some cannot fork runs.
-    with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        sections = pool.submit(_describe_model, path.resolve()).result()
-        if other is not None:
-            path = pool.submit(_find_tokenizer, path, user_path(other)).result()
+    sections = _runs.call(_describe_model, path.resolve())
+    if other is not None:
+        path = _runs.call(_find_tokenizer, path, user_path(other))
     return [*sections, "init_from=null", f"tokenizer={json.dumps({'path': str(path)})}"]
 
 

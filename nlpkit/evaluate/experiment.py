@@ -81,7 +81,8 @@ class Equal(FrozenConfig):
         return self
 
 
-Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
+# Earlier versions have recorded null, and one name.
+Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v or [])]
 
 
 class Expectation(FrozenConfig):
@@ -108,6 +109,11 @@ class Expectation(FrozenConfig):
     def first(self) -> list[str]:
         """The conditions that the expectation is about."""
         return self.better or self.same
+
+    @property
+    def conditions(self) -> list[str]:
+        """All that the expectation names."""
+        return [*self.first, *self.than]
 
     def __str__(self) -> str:
         first, than = (" and ".join(side) for side in (self.first, self.than))
@@ -152,9 +158,9 @@ class Experiment(Sections):
             if other and (other not in names[:place] or self.conditions[other].evaluates):
                 raise ValueError(f"conditions.{name}.evaluates: {other} is no run before it")
         for number, each in enumerate(self.expect):
-            for name in {*each.first, *each.than} - {*names}:
+            for name in {*each.conditions} - {*names}:
                 raise ValueError(f"expect.{number}: no condition {name}; {', '.join(names)}")
-            tried = {name: len(self.list_rates(name)) for name in (*each.first, *each.than)}
+            tried = {name: len(self.list_rates(name)) for name in each.conditions}
             if len({*tried.values()}) > 1:
                 said = ", ".join(f"{count} for {name}" for name, count in tried.items())
                 raise ValueError(f"expect.{number}: rates to try: {said}; give all as many")
@@ -174,6 +180,15 @@ class Experiment(Sections):
         start = self.conditions[name].start
         before = list(self.conditions)[: list(self.conditions).index(name)]
         return start if start in before else None
+
+    def list_figures(self, name: str) -> list[str]:
+        """Return what is expected of a condition."""
+        return [each.by for each in self.expect if name in each.conditions]
+
+    def counts_steps(self, name: str) -> bool:
+        """Return whether the steps of a condition are as many as equal tokens or FLOPs need."""
+        counted = self.equal is not None and (self.equal.tokens or self.equal.flops)
+        return bool(counted) and self.conditions[name].start is None
 
     def list_changes(self, name: str, folder: str) -> list[str]:
         """Return the settings of a condition, as `--set` takes them; `folder` has its data.

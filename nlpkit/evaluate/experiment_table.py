@@ -1,4 +1,4 @@
-"""What an experiment knows so far: a row for each condition, a verdict for each expectation.
+"""The table of an experiment: a row for each condition, a verdict for each expectation.
 
 Figures are those after the last step, so that nothing is chosen by held-out text: of the evaluation
 that a run ends with, and of `nlpkit eval` for scores that it has not.
@@ -12,34 +12,29 @@ from pathlib import Path
 
 from nlpkit.checkpoints.run_directory import RECIPE
 from nlpkit.contracts.abilities import Continues
+from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json
-from nlpkit.errors import DataError
+from nlpkit.errors import DataError, UsageError
 from nlpkit.evaluate import verdicts
 from nlpkit.evaluate.experiment import Condition, Experiment
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved, fit
 from nlpkit.report import history, seeds
 from nlpkit.report.history import FIGURES, History
+from nlpkit.report.sweep import HELD_OUT, is_lower_better
 from nlpkit.score import named
 from nlpkit.text_table import aligned
 from nlpkit.units import format_duration
 
 PAIRS, PART = "pairs", "loss."
 SCORES = "scores.json"  # what `nlpkit eval` has found, in the directory of a run
-FINISHED, DIVERGED = "finished", "diverged"
 _MISSING = "–"
 
 
 def is_score(figure: str) -> bool:
     """Return whether `nlpkit eval` computes a figure when it is asked to."""
     return not (figure in FIGURES or figure.startswith(PART) or figure == PAIRS)
-
-
-def find_sign(figure: str) -> int:
-    """Return 1 if the higher figure is the better one, or -1; raise `WrongScore` for no figure."""
-    higher = not named.lower_is_better(figure) if is_score(figure) else figure == PAIRS
-    return 1 if higher else -1
 
 
 def writes_text(resolved: Resolved) -> bool:
@@ -68,6 +63,25 @@ def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | No
     return None if has else f"{{}} has no {figure}; {known}"
 
 
+def check_readable(figure: str, objective: Objective) -> None:
+    """Raise `UsageError` if an objective has no such figure, or answers it cannot score."""
+    if figure in FIGURES[1:] and not objective.predicts_text:
+        raise UsageError(f"has no {figure}: it predicts no text")
+    if figure.startswith(PART) and figure.removeprefix(PART) not in objective.parts:
+        raise UsageError(f"has no {figure}; its parts are {', '.join(objective.parts)}")
+    if not (isinstance(objective, Task) and is_score(figure)):
+        return
+    words = ["one", "two"] if isinstance(objective, Continues) else ["0", "1"]
+    answers = objective.config.setting("labels") or words
+    try:
+        named.score(figure, answers, answers)
+    except named.WrongScore as error:
+        said = f"cannot score answers such as {', '.join(answers[:3])}: {error.what}"
+        raise UsageError(f"{figure} {said}") from error
+    except DataError:  # undefined for so few rows
+        return
+
+
 @dataclass(frozen=True)
 class Measured:
     """A condition: its runs that have begun, how many there will be, and what its plan says."""
@@ -78,51 +92,39 @@ class Measured:
     rate: float | None
     searched: int  # runs of the search that are left
 
-    @property
-    def finished(self) -> list[History]:
-        """The finished runs."""
-        return [run for run in self.histories if run.state == FINISHED]
-
-    @property
-    def diverged(self) -> list[History]:
-        """The runs that diverged, which have no figures."""
-        return [run for run in self.histories if run.state == DIVERGED]
+    def list_runs(self, state: str) -> list[History]:
+        """Return the runs that are `finished`, `diverged` or `not finished`."""
+        return [run for run in self.histories if run.state == state]
 
     def list_values(self, figure: str) -> dict[str, float]:
         """Return the figure of each run that has it, by the name of its seed's directory.
 
         It is not a number if it is undefined, or the run diverged.
-
-        Raises:
-            DataError: a run was not evaluated by this figure.
         """
-        found: dict[str, float | None] = {run.path.name: None for run in self.diverged}
-        for run in self.finished:
-            figures = list_figures(run)
-            if figure in figures:
-                found[run.path.name] = figures[figure]
-            elif not is_score(figure):  # scores are yet to come
-                raise DataError(f"{run.path}: its last evaluation has no {figure}")
-        return {seed: verdicts.DIVERGED if v is None else v for seed, v in found.items()}
+        found = {run.path.name: math.nan for run in self.list_runs("diverged")}
+        for run in self.list_runs("finished"):
+            if figure in run.final or not is_score(figure):  # scores are yet to come
+                value = run.final.get(figure)
+                found[run.path.name] = math.nan if value is None else value
+        return found
 
     @property
     def left(self) -> float:
         """The seconds that its runs will still take: as the finished ones, or else as planned."""
-        whole = _mean([_seconds(run) for run in self.finished]) or self.plan.get("seconds", 0.0)
-        count = self.count - len(self.finished) - len(self.diverged) + self.searched
-        begun = [_seconds(run) for run in self.histories if run.state == "not finished"]
-        return max(0.0, count * whole - sum(begun))
+        done, begun = map(self.list_runs, ("finished", "not finished"))
+        whole = _mean([_seconds(run) for run in done]) or self.plan.get("seconds", 0.0)
+        count = self.count - len(done) - len(self.list_runs("diverged")) + self.searched
+        return max(0.0, count * whole - sum(map(_seconds, begun)))
 
     def describe(self, figures: Sequence[str]) -> JsonObject:
         """Return the row of the condition."""
-        done = self.finished
-        steps, per_step = _mean([run.last_step for run in done]), self.plan.get("flops_per_step")
-        known = seeds.summary([], [list_figures(run) for run in done])["figures"]
-        signatures = [_find_last(run).get("signatures") for run in done]
+        done, per_step = self.list_runs("finished"), self.plan.get("flops_per_step")
+        steps = _mean([run.last_step for run in done])
+        signatures = [run.last.get("signatures") for run in done]
         return {
             "runs": self.count,
-            FINISHED: len(done),
-            DIVERGED: len(self.diverged),
+            "finished": len(done),
+            "diverged": len(self.list_runs("diverged")),
             "parameters": self.plan.get("parameters"),
             "rate": self.rate,
             "steps": steps,
@@ -130,22 +132,8 @@ class Measured:
             "seconds": _mean([_seconds(run) for run in done]),
             "flops": per_step * steps if per_step and steps else None,
             "signatures": next(filter(None, signatures), {}),
-            **{
-                each: known.get(each, {"mean": None, "std": None, "values": []}) for each in figures
-            },
+            **{each: seeds.summarize([run.final.get(each) for run in done]) for each in figures},
         }
-
-
-def _find_last(run: History) -> JsonObject:
-    """Return the evaluation after the last step, empty if there is none."""
-    return run.evaluations[max(run.evaluations)] if run.evaluations else {}
-
-
-def list_figures(run: History) -> dict[str, float | None]:
-    """Return the figures after the last step; one may be undefined."""
-    last = _find_last(run)
-    parts = {f"{PART}{name}": loss for name, loss in last.get("losses", {}).items()}
-    return {name: last[name] for name in FIGURES if name in last} | last.get("metrics", {}) | parts
 
 
 def _seconds(run: History) -> float:
@@ -163,7 +151,7 @@ def read_runs(root: Path, name: str, trained: str, count: int) -> list[History]:
         path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
         if (path / RECIPE).is_file():
             found.append(history.read(path, label, may_be_empty=True))
-            last = _find_last(found[-1])
+            last = found[-1].last
             if last and (root / label / SCORES).is_file():
                 scores = read_json(root / label / SCORES)
                 last["metrics"] |= scores["metrics"]
@@ -177,15 +165,14 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
     trained = {found.find_trained(name) for name in found.conditions}
     judged = []
     for each in found.expect:
-        sides = [
-            [measured[name].list_values(each.by) for name in s] for s in (each.first, each.than)
-        ]
-        first, other = map(_average, sides)
-        verdict = verdicts.judge(each, found.rule, first, other, find_sign(each.by))
-        complete = len(first) == len(other) == found.seeds
-        judged.append(
-            {"expected": str(each), "final": complete, "text": str(verdict), **verdict.to_json()}
+        first, other = (
+            _average([measured[name].list_values(each.by) for name in names])
+            for names in (each.first, each.than)
         )
+        sign = -1 if is_lower_better(f"{HELD_OUT}{each.by}") else 1
+        said = verdicts.judge(each, found.rule, first, other, sign)
+        complete = len(first) == len(other) == found.seeds
+        judged.append({"expected": str(each), "final": complete, **said})
     return {
         "experiment": found.name,
         "claim": found.claim,
@@ -206,37 +193,30 @@ def _average(conditions: Sequence[Mapping[str, float]]) -> list[float]:
 
 def format_table(result: JsonObject) -> str:
     """Return what `describe` has found as text."""
-    rows, figures = list(result["conditions"].items()), result["figures"]
     shown: dict[str, Callable[..., str]]
     shown = {"parameters": _count, "rate": "{:g}".format, "steps": _count, "tokens": _count}
     shown |= {"seconds": format_duration, "flops": "{:.2e}".format}
     titles = {"seconds": "time", "flops": "FLOPs"}
-    cells = [["condition", "runs", *(titles.get(key, key) for key in shown), *figures]]
-    for name, row in rows:
-        state = f"{row[FINISHED]} of {row['runs']}"
-        state += f", {row[DIVERGED]} diverged" if row[DIVERGED] else ""
+    cells = [["condition", "runs", *(titles.get(key, key) for key in shown), *result["figures"]]]
+    signed = []
+    for name, row in result["conditions"].items():
+        state = f"{row['finished']} of {row['runs']}"
+        state += f", {row['diverged']} diverged" if row["diverged"] else ""
         line = [_MISSING if row[key] is None else show(row[key]) for key, show in shown.items()]
-        cells.append([name, state, *line, *(_format(row[figure]) for figure in figures)])
-    lines = [each for each in (result["claim"], result["paper"]) if each]
-    lines += [*([""] if lines else []), *aligned(cells), ""]
-    for name, row in rows:
+        means = [seeds.format_mean(row[figure], 4) for figure in result["figures"]]
+        cells.append([name, state, *line, *means])
         said = [f"{key} {value}" for key, value in row["signatures"].items()]
-        lines += [f"{name}: {', '.join(said)}"] if said else []
-    lines += [""] if lines[-1] else []
-    for each in result["expectations"]:
-        so_far = "" if each["final"] else "so far: "
-        lines.append(f"{each['expected']}: {so_far}{each['text']}")
-    if result["seconds_left"]:
-        lines += ["", f"left: about {format_duration(result['seconds_left'])} of training"]
-    return "\n".join(lines)
+        signed += [f"{name}: {', '.join(said)}"] if said else []
+    found = [
+        f"{each['expected']}: {'' if each['final'] else 'so far: '}{each['text']}"
+        for each in result["expectations"]
+    ]
+    left = format_duration(result["seconds_left"])
+    last = [f"left: about {left} of training"] if result["seconds_left"] else []
+    about = [each for each in (result["claim"], result["paper"]) if each]
+    blocks = [about, aligned(cells), signed, found, last]
+    return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
 def _count(value: float) -> str:
     return f"{value:,.0f}"
-
-
-def _format(figure: JsonObject) -> str:
-    if figure["mean"] is None:
-        return _MISSING
-    deviation = "" if figure["std"] is None else f" ± {figure['std']:.4f}"
-    return f"{figure['mean']:.4f}{deviation}"

@@ -18,7 +18,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.report import history, seeds
 from nlpkit.text_table import aligned
 from nlpkit.train.scores import scores
-from nlpkit.train.state import LOSS, held_out_value
+from nlpkit.train.state import LOSS
 
 PRETRAINED, NOTHING, RATES = "pretrained", "from_nothing", "rates"
 _RATE, _RATE_OF_NOTHING = "rate", "rate_from_nothing"
@@ -71,34 +71,13 @@ def add_scores(row: JsonObject, runs: Mapping[str, Sequence[Path]]) -> JsonObjec
     """Return a row with the scores of its finished runs, and whether the two sides differ."""
     score, row = row["score"], dict(row)
     for side, paths in runs.items():
-        values = [read_score(path, score) for path in paths if RunDirectory(path).finished()]
-        figures = seeds.summary([], [{score: value} for value in values])["figures"]
-        row[side] = figures.get(score, {"mean": None, "std": None, "values": []})
+        finished = [path for path in paths if RunDirectory(path).finished()]
+        values = [history.read(path, str(path)).final.get(score) for path in finished]
+        row[side] = seeds.summarize(values)
         row[side]["commonest"] = sum(_is_commonest(value, row[_COMMONEST]) for value in values)
     first, other = row[NOTHING]["values"], row[PRETRAINED]["values"]
     known = first and other and None not in (*first, *other)
     return row | {"difference": seeds.compare(first, other).verdict if known else None}
-
-
-def rank(run: Path, score: str) -> tuple[float, float]:
-    """Return the score of a run and the negated loss; the larger pair is the better run.
-
-    So equal scores, such as those of runs that always give the commonest answer, are told apart.
-    """
-    loss, value = (held_out_value(_read_last(run), name) for name in (LOSS, score))
-    lost = -math.inf if loss is None else -loss
-    return lost if score == LOSS else -math.inf if value is None else value, lost
-
-
-def read_score(run: Path, score: str) -> float | None:
-    """Return the score, or the loss, after the last step; None if it is undefined."""
-    last = _read_last(run)
-    return last[LOSS] if score == LOSS else last["metrics"].get(score)
-
-
-def _read_last(run: Path) -> JsonObject:
-    evaluations = history.read(run, str(run)).evaluations
-    return evaluations[max(evaluations)] if evaluations else {LOSS: None, "metrics": {}}
 
 
 def _is_commonest(value: float | None, commonest: float | None) -> bool:
@@ -143,6 +122,5 @@ def _show_rates(found: Mapping[str, JsonObject]) -> dict[str, str]:
 
 def _format(value: object) -> str:
     if isinstance(value, dict):  # of seeds
-        deviation = "" if value["std"] is None else f" ± {value['std']:.3f}"
-        return f"{_format(value['mean'])}{deviation}{' *' if value['commonest'] else ''}"
+        return f"{seeds.format_mean(value, 3)}{' *' if value['commonest'] else ''}"
     return f"{value:.3f}" if isinstance(value, float) else str(value or "–")

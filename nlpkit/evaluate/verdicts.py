@@ -8,7 +8,6 @@ far above the second's as A's is above B's. A run that diverged is worse than ev
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
 from nlpkit.evaluate.experiment import Expectation, Rule
@@ -17,77 +16,51 @@ from nlpkit.report import seeds
 
 REPRODUCED, NOT_REPRODUCED = "reproduced", "not reproduced"
 NO_DIFFERENCE, TOO_FEW = "no difference seen", "too few seeds"
-DIVERGED = math.nan
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What the figures say; `found` is the difference of the means in favour of the first side."""
-
-    verdict: str
-    found: seeds.Difference | None = None
-    p: float | None = None
-
-    @property
-    def difference(self) -> float | None:
-        """The difference of the means; None if a run diverged, or there are too few."""
-        return None if self.found is None else self.found.difference
-
-    def to_json(self) -> JsonObject:
-        """Return it as plain data."""
-        interval = None if self.found is None else [self.found.low, self.found.high]
-        return {
-            "verdict": self.verdict,
-            "difference": self.difference,
-            "p": self.p,
-            "interval": interval,
-        }
-
-    def __str__(self) -> str:
-        said = []
-        if (found := self.found) is not None:
-            said.append(f"{found.difference:+.4f}")
-            said.append(f"95 % interval {found.low:+.4f} to {found.high:+.4f}")
-        if self.p is not None:
-            said.append(f"p = {self.p:.2g}")
-        return self.verdict + (f" ({'; '.join(said)})" if said else "")
 
 
 def judge(
     expectation: Expectation, rule: Rule, first: Sequence[float], other: Sequence[float], sign: int
-) -> Verdict:
-    """Return the verdict on figures of seeds, DIVERGED for a run that did; `sign` is 1 or -1.
+) -> JsonObject:
+    """Return the verdict on figures of seeds, of which those of diverged runs are not numbers.
 
-    With -1 the lower figure is the better one.
+    With it come the difference of the means in favour of the first side, its interval and p, each
+    None if it is unknown, and all as text. With a `sign` of -1 the lower figure is the better one.
     """
-    if min(len(first), len(other)) < 2:
-        return Verdict(TOO_FEW)
+    found = p = None
     first, other = ([sign * value for value in side] for side in (first, other))
-    found = None
-    if any(map(math.isnan, (*first, *other))):
-        if expectation.same:
-            return Verdict(NOT_REPRODUCED)
-        ranks = _rank([*first, *other])
-        first, other = ranks[: len(first)], ranks[len(first) :]
+    diverged = any(map(math.isnan, (*first, *other)))
+    if min(len(first), len(other)) < 2:
+        verdict = TOO_FEW
     else:
-        found = seeds.compare(other, first)
+        found = None if diverged else seeds.compare(other, first)
         if expectation.within is not None:
-            return _judge_same(expectation.within * abs(found.means[0]), found)
-    p, reverse, least = _permute(first, other)
-    verdict = REPRODUCED if p <= rule.level else NO_DIFFERENCE
-    verdict = NOT_REPRODUCED if reverse <= rule.level else verdict
-    return Verdict(TOO_FEW if least > rule.level else verdict, found, p)
+            verdict = _judge_same(expectation.within, found)
+        else:
+            ranks = _rank([*first, *other]) if diverged else [*first, *other]
+            p, reverse, least = _permute(ranks, len(first))
+            verdict = REPRODUCED if p <= rule.level else NO_DIFFERENCE
+            verdict = NOT_REPRODUCED if reverse <= rule.level else verdict
+            verdict = TOO_FEW if least > rule.level else verdict
+    said = [] if found is None else [f"{found.difference:+.4f}", found.format_interval()]
+    said += [] if p is None else [f"p = {p:.2g}"]
+    return {
+        "verdict": verdict,
+        "difference": None if found is None else found.difference,
+        "p": p,
+        "interval": None if found is None else found.interval,
+        "text": verdict + (f" ({'; '.join(said)})" if said else ""),
+    }
 
 
-def _judge_same(reach: float, found: seeds.Difference) -> Verdict:
-    assert found.low is not None
-    assert found.high is not None
-    verdict = TOO_FEW
-    if -reach <= found.low and found.high <= reach:
-        verdict = REPRODUCED
-    elif found.low > reach or found.high < -reach:
-        verdict = NOT_REPRODUCED
-    return Verdict(verdict, found)
+def _judge_same(within: float, found: seeds.Difference | None) -> str:
+    if found is None:  # a run diverged
+        return NOT_REPRODUCED
+    assert found.interval is not None
+    low, high = found.interval
+    reach = within * abs(found.means[0])
+    if -reach <= low and high <= reach:
+        return REPRODUCED
+    return NOT_REPRODUCED if low > reach or high < -reach else TOO_FEW
 
 
 def _rank(values: Sequence[float]) -> list[float]:
@@ -97,11 +70,10 @@ def _rank(values: Sequence[float]) -> list[float]:
     return [order.index(value) + (order.count(value) - 1) / 2 for value in known]
 
 
-def _permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
-    """Return p, that of the opposite, and the least p that so many seeds can have."""
-    values, size = [*first, *other], len(first)
+def _permute(values: Sequence[float], size: int) -> tuple[float, float, float]:
+    """Return p of the first `size` values, that of the opposite, and the least p there can be."""
     sums = [math.fsum(group) for group in combinations(values, size)]
-    reached, slack = math.fsum(first), 1e-9 * max(1, *map(abs, values))
+    reached, slack = math.fsum(values[:size]), 1e-9 * max(1, *map(abs, values))
     above = sum(each >= reached - slack for each in sums)
     below = sum(each <= reached + slack for each in sums)
     return above / len(sums), below / len(sums), 1 / len(sums)

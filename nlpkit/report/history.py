@@ -80,6 +80,18 @@ class History:
         return None if step is None or value is None else (step, value)
 
     @property
+    def last(self) -> Record:
+        """The evaluation after the last step, empty if there is none."""
+        return self.evaluations[max(self.evaluations)] if self.evaluations else {}
+
+    @property
+    def final(self) -> dict[str, float | None]:
+        """The figures of `last`, those of parts as `loss.NAME`; a score may be undefined."""
+        figures = {name: self.last[name] for name in FIGURES if name in self.last}
+        parts = {f"loss.{name}": loss for name, loss in self.last.get("losses", {}).items()}
+        return figures | self.last.get("metrics", {}) | parts
+
+    @property
     def baselines(self) -> dict[str, float]:
         """What the held-out text costs without a model of this run, in nats per token, by name."""
         entropy, ngram = map(self.status.get, ("held_out_unigram_entropy", "held_out_ngram"))

@@ -39,23 +39,33 @@ def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
 
 
 def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> JsonObject:
-    """Return the mean, median, sample standard deviation and values per seed of each figure.
+    """Return what `summarize` says of each figure; a figure may be missing for a seed."""
+    names = dict.fromkeys(name for figure in figures for name in figure)
+    found = {name: summarize([figure.get(name) for figure in figures]) for name in names}
+    return {"seeds": list(seeds), "figures": found}
 
-    The first three are None if the figure is undefined or missing for a seed.
+
+def summarize(values: Sequence[float | None]) -> JsonObject:
+    """Return mean, median, sample deviation and values; without a value, the first three are None.
+
+    The deviation of one value is None, too.
     """
-    result: JsonObject = {"seeds": list(seeds), "figures": {}}
-    for name in dict.fromkeys(name for figure in figures for name in figure):
-        values = [figure.get(name) for figure in figures]
-        known = [value for value in values if value is not None]
-        complete = len(known) == len(values)
-        several = complete and len(known) > 1
-        result["figures"][name] = {
-            "mean": statistics.fmean(known) if complete else None,
-            "median": statistics.median(known) if complete else None,
-            "std": statistics.stdev(known) if several else None,
-            "values": values,
-        }
-    return result
+    known = [value for value in values if value is not None]
+    complete = bool(known) and len(known) == len(values)
+    return {
+        "mean": statistics.fmean(known) if complete else None,
+        "median": statistics.median(known) if complete else None,
+        "std": statistics.stdev(known) if complete and len(known) > 1 else None,
+        "values": [*values],
+    }
+
+
+def format_mean(figure: JsonObject, digits: int) -> str:
+    """Return what `summarize` has found as mean ± deviation."""
+    if figure["mean"] is None:
+        return "–"
+    deviation = "" if figure["std"] is None else f" ± {figure['std']:.{digits}f}"
+    return f"{figure['mean']:.{digits}f}{deviation}"
 
 
 def table(result: JsonObject) -> str:
@@ -93,11 +103,20 @@ class Difference:
         return self.means[1] - self.means[0]
 
     @property
+    def interval(self) -> tuple[float, float] | None:
+        """`low` and `high`, if they are known."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def format_interval(self) -> str:
+        """Return the interval as text."""
+        return "95 % interval {:+.4f} to {:+.4f}".format(*self.interval or ())
+
+    @property
     def verdict(self) -> str:
         """`differ`, `no difference seen`, or `too few seeds`: fewer than two on a side."""
-        if self.low is None or self.high is None:
+        if self.interval is None:
             return "too few seeds"
-        return "no difference seen" if self.low <= 0 <= self.high else "differ"
+        return "no difference seen" if self.interval[0] <= 0 <= self.interval[1] else "differ"
 
 
 def compare(first: Sequence[float], other: Sequence[float]) -> Difference:

@@ -135,7 +135,7 @@ def _sort_key(row: Row, sort: str) -> tuple[object, ...]:
 def is_lower_better(figure: str) -> bool:
     """Return whether the lowest value of a figure is the best one."""
     score = figure.removeprefix(HELD_OUT)
-    if score == figure or score in FIGURES:
+    if score == figure or score in FIGURES or score.startswith("loss."):
         return True
     try:
         return named.lower_is_better(score)

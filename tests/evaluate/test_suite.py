@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.commands import _suite
-from nlpkit.commands._options import Common
+from nlpkit.commands import _series
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import suite, suite_table
 from nlpkit.recipe import load as load_recipe
@@ -60,7 +59,7 @@ def test_mistakes_have_their_places(tmp_path):
 
 def test_commonest_answer_is_marked_and_too_few_seeds_are_named(tmp_path, monkeypatch):
     values = {"p1": 0.5, "p2": 0.7, "n1": 0.5, "n2": None}
-    monkeypatch.setattr(suite_table, "read_score", lambda run, score: values[run.name])
+    monkeypatch.setattr(suite_table.history, "read", lambda run, _: _Final(values[run.name]))
     monkeypatch.setattr(suite_table.RunDirectory, "finished", lambda run: run.path.name != "n3")
     empty = {"counted_words": None, "commonest_answer": None}
     known = {"task": "a", "score": "accuracy", "counted_words": 0.6, "commonest_answer": 0.5}
@@ -84,8 +83,38 @@ def test_commonest_answer_is_marked_and_too_few_seeds_are_named(tmp_path, monkey
     assert text[-1] == "*: a seed has the score of the commonest answer, or none that is defined"
 
 
-def _side(rates: list[float]) -> _suite.Side:
-    return _suite.Side(suite.TaskEntry(recipe="a"), None, Common(), 1, tuple(rates))
+@dataclass
+class _Final:
+    value: float | None
+
+    @property
+    def final(self) -> dict[str, float | None]:
+        return {"accuracy": self.value, "mcc": self.value}
+
+
+@dataclass
+class _Run:
+    """A run of a rate, which has diverged if its seed says so."""
+
+    rate: float
+    diverged: set[float]
+
+    @property
+    def path(self) -> float:
+        return self.rate
+
+    name = property(lambda self: str(self.rate))
+    has_diverged = property(lambda self: self.rate in self.diverged)
+    is_finished = property(lambda self: self.rate not in self.diverged)
+
+
+def search(monkeypatch, rates, figures, train, diverged=()):
+    """Return what a search finds where a run of a rate has these figures."""
+    monkeypatch.setattr(
+        _series.Series, "list_trials", lambda _, rates: [_Run(r, {*diverged}) for r in rates]
+    )
+    monkeypatch.setattr(_series, "read_figures", figures)
+    return _series.Series(lambda *_: None, [1], rates, 3).search("accuracy", train)  # type: ignore
 
 
 @pytest.mark.parametrize(
@@ -98,39 +127,32 @@ def _side(rates: list[float]) -> _suite.Side:
     ],
 )
 def test_search_goes_on_at_the_end_where_the_best_rate_is(monkeypatch, best, tried, chosen):
-    monkeypatch.setattr(_suite.Side, "list_trials", lambda _, rates: [_Run(r) for r in rates])
-    monkeypatch.setattr(suite_table, "rank", lambda path, _: (-abs(math.log(path / best)), 0.0))
-    monkeypatch.setattr(suite_table, "read_score", lambda path, _: path)
-    found, failed = _side([1e-3, 2e-3, 4e-3]).search("accuracy", lambda _: {})
-    assert found == {"chosen": chosen, "tried": {f"{rate:g}": rate for rate in tried}}
+    def accuracy(rate: float) -> float:
+        return -abs(math.log(rate / best))
+
+    found, failed = search(
+        monkeypatch, [1e-3, 2e-3, 4e-3], lambda rate: {"accuracy": accuracy(rate)}, lambda _: {}
+    )
+    assert found == {"chosen": chosen, "tried": {f"{rate:g}": accuracy(rate) for rate in tried}}
     assert failed == {}
 
 
 def test_a_rate_that_diverges_is_not_chosen_and_one_that_failed_otherwise_ends_the_search(
     monkeypatch,
 ):
-    monkeypatch.setattr(_suite.Side, "list_trials", lambda _, rates: [_Run(r) for r in rates])
-    monkeypatch.setattr(suite_table, "rank", lambda path, _: (path, 0.0))
-    monkeypatch.setattr(suite_table, "read_score", lambda path, _: path)
-    side = _side([1.0, 2.0, 4.0])
-    found, failed = side.search("accuracy", lambda runs: {"4.0": 5} if len(runs) > 1 else {})
+    def find(train, diverged=()):
+        figures = lambda rate: {"accuracy": rate}  # noqa: E731
+        return search(monkeypatch, [1.0, 2.0, 4.0], figures, train, diverged)
+
+    found, failed = find(lambda _: {"4.0": 5}, [4.0])
     assert found == {"chosen": 2.0, "tried": {"1": 1.0, "2": 2.0, "4": None}}
     assert failed == {}
-    found, failed = side.search("accuracy", lambda _: {"1.0": 7})
+    found, failed = find(lambda _: {"1.0": 7})
     assert (found["chosen"], failed) == (None, {"1.0": 7})
-    diverged = {"1.0": 5, "2.0": 5, "4.0": 5}
-    assert side.search("accuracy", lambda _: diverged) == (
-        {"chosen": None, "tried": {"1": None, "2": None, "4": None}}, diverged
-    )  # fmt: skip
-
-
-@dataclass
-class _Run:
-    path: float
-
-    @property
-    def name(self) -> str:
-        return str(self.path)
+    asked = []
+    found, failed = find(lambda runs: asked.extend(runs) or {}, [1.0, 2.0, 4.0])
+    assert found == {"chosen": None, "tried": {"1": None, "2": None, "4": None}}
+    assert (asked, failed) == ([], {})  # they have diverged before, and are not tried again
 
 
 def test_rates_stand_beside_scores_with_what_was_tried(tmp_path):
@@ -149,14 +171,14 @@ def test_rates_stand_beside_scores_with_what_was_tried(tmp_path):
     assert [line.partition(":")[0] for line in text[-2:]] == ["of N", "(end)"]
 
 
-def test_equal_scores_are_told_apart_by_the_loss(tmp_path, monkeypatch):
-    def rank(loss: float, accuracy: float | None) -> tuple[float, float]:
-        figures = {"loss": loss, "metrics": {"accuracy": accuracy}}
-        monkeypatch.setattr(suite_table, "_read_last", lambda _: figures)
-        return suite_table.rank(tmp_path, "accuracy")
+def test_equal_scores_are_told_apart_by_the_loss_and_error_rates_are_better_if_lower():
+    def rank(loss: float, value: float | None, score: str = "accuracy") -> tuple[float, float]:
+        return _series.rank({"loss": loss, score: value}, score)
 
     assert rank(9.0, 0.6) > rank(0.6, 0.5) > rank(0.7, 0.5) > rank(0.1, None)
     assert rank(0.1, None) > rank(0.2, None)
+    assert rank(9.0, 0.1, "wer") > rank(0.1, 0.2, "wer")
+    assert _series.rank({"loss": 1.0}, "loss") > _series.rank({"loss": 2.0}, "loss")
 
 
 def test_suite_shortens_the_training_rows_alone(tmp_path):

@@ -1,0 +1,235 @@
+"""Runs that are commands, each in a forked process, which has not imported torch.
+
+What fails or is killed there ends nothing here.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import connection
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
+
+from nlpkit.commands import pretrain
+from nlpkit.commands._options import Common
+from nlpkit.disk import user_path
+from nlpkit.errors import Stopped, TryAgain, UsageError
+from nlpkit.plural import number_of
+
+if TYPE_CHECKING:
+    from nlpkit.recipe import Resolved
+    from nlpkit.train.log import Log
+
+Process = multiprocessing.process.BaseProcess
+_Result = TypeVar("_Result")
+_KILLED = 128 + signal.SIGKILL
+_PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+_MAX_SECONDS = 1e9  # `setitimer` refuses much larger values
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: its name, its checked recipe, and its command line.
+
+    With `output` it trains nothing: this file is what it is to print.
+    """
+
+    name: str
+    resolved: "Resolved"
+    arguments: list[str]
+    output: Path | None = None
+
+    @property
+    def path(self) -> Path:
+        """The directory of the run."""
+        return user_path(self.resolved.recipe.out)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do; with other settings (--allow-change), a run goes on."""
+        from nlpkit.checkpoints import changes
+        from nlpkit.checkpoints.run_directory import RunDirectory
+
+        if self.output is not None:
+            return self.output.is_file()
+        directory = RunDirectory(self.path)
+        return bool(directory.finished()) and not changes.list_changes(
+            directory, changes.as_begun(directory, self.resolved)
+        )
+
+    @property
+    def has_diverged(self) -> bool:
+        """Whether the run has ended so."""
+        from nlpkit.checkpoints.run_directory import RunDirectory
+
+        return bool(RunDirectory(self.path).status().get("diverged"))
+
+
+def check(runs: Sequence[Run], common: Common, allow_change: bool = False) -> None:
+    """Raise an error if one of the runs cannot begin, or not go on; `common` is of all of them."""
+    from nlpkit.runs import columns
+
+    for run in runs:
+        pretrain.check_directory(run.resolved, common, allow_change)
+        pretrain.check_installed(run.resolved)
+        data = run.resolved.recipe.data
+        if any("-" in source.files for source in (*data.train, *data.valid)):
+            raise UsageError("data: -: stdin can be read by one run only; write it into a file")
+        columns.check(run.resolved)
+
+
+def check_device(run: Run, common: Common) -> None:
+    """Exit if the device is not there."""
+    from nlpkit import cli
+
+    if common.device not in ("auto", "cpu") and (
+        code := call(cli.run, [*run.arguments, "--dry-run", "-q"])
+    ):
+        raise SystemExit(code)
+
+
+def call(function: Callable[..., _Result], *given: object) -> _Result:
+    """Return what a function returns in a process of its own: it may import torch."""
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, context, _follow_parent) as pool:
+        return pool.submit(function, *given).result()
+
+
+class Runner:
+    """Runs commands, `jobs` at a time; `limit` is in seconds, of all together."""
+
+    def __init__(self, log: "Log", limit: float | None = None, jobs: int = 1):
+        self.log, self.jobs = log, jobs
+        self.end = time.monotonic() + min(limit or _MAX_SECONDS, _MAX_SECONDS)
+        self.running: dict[Process, tuple[int, Run]] = {}
+        self.signal: int | None = None  # the first one that came; SIGALRM is the time limit
+
+    def train(self, runs: Sequence[Run]) -> dict[str, int]:
+        """Run what is not finished; return the exit codes of the runs that failed.
+
+        Raises:
+            Stopped, TryAgain: a signal or the time limit; what was running is saved.
+        """
+        failed: dict[str, int] = {}
+        with self._signals_passed_on():
+            for number, run in enumerate(runs, 1):
+                self.log.info(f"run {number} of {len(runs)}: {run.name}")
+                if run.is_finished:
+                    self.log.info(f"{run.output or run.path} is finished; nothing to do")
+                    continue
+                self._start(number, run)
+                failed |= self._wait(self.jobs - 1, len(runs))
+            return failed | self._wait(0, len(runs))
+
+    def _start(self, number: int, run: Run) -> None:
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=_run_child, args=(run.arguments, _draft(run)))
+        # Before it has handlers of its own, the new process must not pass signals on.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+        process.start()
+        self.running[process] = number, run
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+        if self.signal is not None:  # it came before this run
+            self._send(self.signal)
+
+    def _wait(self, most: int, count: int) -> dict[str, int]:
+        """Wait until at most so many of `count` are running; return the codes of what failed."""
+        failed = {}
+        while len(self.running) > most:
+            by_sentinel = {process.sentinel: process for process in self.running}
+            process = by_sentinel[connection.wait([*by_sentinel])[0]]  # type: ignore[index]
+            process.join()
+            number, run = self.running.pop(process)
+            code = process.exitcode or 0
+            code = code if code >= 0 else 128 - code  # as in shells
+            if self.signal is not None and (code or number < count):
+                where = f"in run {number} of {count}; the same command goes on"
+                if self.signal == signal.SIGALRM:
+                    raise TryAgain(f"the time limit is reached {where}")
+                name = signal.Signals(self.signal).name
+                raise Stopped(f"stopped by {name} {where}", self.signal)
+            if code:
+                failed[run.name] = code
+            elif run.output is not None:
+                _draft(run).replace(run.output)
+        return failed
+
+    def _send(self, number: int) -> None:
+        for process in [*self.running]:
+            if process.pid is not None and process.is_alive():
+                os.kill(process.pid, number)
+
+    @contextmanager
+    def _signals_passed_on(self) -> Iterator[None]:
+        """In this context a signal ends the running processes, not this one; so does the limit."""
+
+        def handle(number: int, _: FrameType | None) -> None:
+            self.signal = self.signal or number
+            self._send(number)
+
+        before = {number: signal.signal(number, handle) for number in _PASSED_ON}
+        signal.setitimer(signal.ITIMER_REAL, max(self.end - time.monotonic(), 1e-3))
+        try:
+            yield
+        finally:
+            for process in self.running:  # those that stop, too
+                process.join()
+            self.running.clear()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _draft(run: Run) -> Path:
+    """Return the file that gets what a run prints, until it has ended well."""
+    output = run.output
+    return Path(os.devnull) if output is None else output.with_name(f".{output.name}.part")
+
+
+def _run_child(arguments: Sequence[str], output: Path) -> None:
+    from nlpkit import cli
+
+    # ^C reaches a group of processes at once; here the parent passes it on, once.
+    os.setpgid(0, 0)
+    for number in _PASSED_ON:
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    _follow_parent()
+    sys.exit(cli.run(arguments))
+
+
+def _follow_parent() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """Save and stop when the parent is gone, also one that was killed."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def describe_failures(failed: dict[str, int], count: int) -> str:
+    """Return the names of the runs that failed, each with the reason; `count` is that of all."""
+    meanings = {5: "diverged", 7: "not enough memory", 75: "in use", _KILLED: "killed"}
+    named = [
+        f"{name} ({meanings.get(code, f'exit code {code}')})"
+        for name, code in list(failed.items())[:10]
+    ]
+    more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
+    return (
+        f"{len(failed)} of {number_of(count, 'runs')} failed: {', '.join(named)}{more}; "
+        "the same command tries again"
+    )

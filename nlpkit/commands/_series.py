@@ -1,0 +1,95 @@
+"""The runs of one setting: a condition of an experiment, one side of a task of a suite."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from nlpkit.commands._runs import Run
+from nlpkit.errors import DivergedError
+from nlpkit.json_types import JsonObject
+from nlpkit.report import history
+from nlpkit.report.sweep import HELD_OUT, is_lower_better
+from nlpkit.train.state import LOSS
+
+SHARE = 0.1  # of the training text or rows, held out in the search
+Train = Callable[[Sequence[Run]], dict[str, int]]  # returns the exit codes of those that failed
+Make = Callable[[int, str, Sequence[str]], Run]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs that differ in the seed, and a search of their learning rate.
+
+    `make` returns the checked run of a seed, in a directory, with more settings. The list of rates
+    goes on at the end where the best one is, at most `more` times. With `by_rate` the seeds of each
+    rate have a directory of their own.
+    """
+
+    make: Make
+    seeds: Sequence[int]
+    rates: Sequence[float] = ()
+    more: int = 0
+    by_rate: bool = False
+
+    def list_runs(self, rate: float | None) -> list[Run]:
+        """Return the runs of all seeds at a rate, or at that of the recipe."""
+        sets = [] if rate is None else [f"train.lr={rate!r}"]
+        folder = f"lr-{rate:g}/" if self.by_rate and rate is not None else ""
+        return [self.make(seed, f"{folder}seed-{seed}", sets) for seed in self.seeds]
+
+    def list_trials(self, rates: Iterable[float]) -> list[Run]:
+        """Return the run of each rate: the first seed, scored on training text or rows."""
+        sets = ["data.valid=[]", f"data.valid_fraction={SHARE}", "eval.pairs=null"]
+        return [
+            self.make(self.seeds[0], f"search/lr-{rate:g}", [*sets, f"train.lr={rate!r}"])
+            for rate in rates
+        ]
+
+    def search(self, score: str, train: Train) -> tuple[JsonObject, dict[str, int]]:
+        """Return the chosen rate with the score of each that was tried, and the runs that failed.
+
+        A rate that diverges is worse than the others, and is not tried again. No rate is chosen if
+        a run failed for another reason, or all diverged.
+        """
+        rates, fresh = list(self.rates), list(self.rates)
+        ranks: dict[float, tuple[float, float]] = {}
+        tried: JsonObject = {}
+        for left in reversed(range(self.more + 1)):
+            runs = self.list_trials(fresh)
+            failed = train([run for run in runs if not run.has_diverged])
+            for rate, run in zip(fresh, runs, strict=True):
+                figures = read_figures(run.path) if run.is_finished else {}
+                tried[f"{rate:g}"] = figures.get(score)
+                if figures:
+                    ranks[rate] = rank(figures, score)
+            if {*failed.values()} - {DivergedError.exit_code} or not ranks:
+                return {"chosen": None, "tried": tried}, failed
+            best = max(ranks, key=lambda rate: ranks[rate])
+            if best not in (rates[0], rates[-1]) or not left:
+                break
+            fresh = [_go_on(rates, best)]
+            rates = sorted([*rates, *fresh])
+        return {"chosen": best, "tried": tried}, {}
+
+
+def _go_on(rates: Sequence[float], best: float) -> float:
+    """Return the rate beyond the end `best` of rising rates, as far as the two there are apart."""
+    beside = rates[1] if best == rates[0] else rates[-2]
+    return float(f"{best * best / beside:.3g}")
+
+
+def read_figures(run: Path) -> dict[str, float | None]:
+    """Return the figures of a run after its last step."""
+    return history.read(run, str(run)).final
+
+
+def rank(figures: dict[str, float | None], score: str) -> tuple[float, float]:
+    """Return a key, the larger the better run: the score, then the loss where scores are equal.
+
+    So runs that always give the commonest answer are told apart.
+    """
+    sign = -1 if is_lower_better(f"{HELD_OUT}{score}") else 1
+    found = [(sign, figures.get(score)), (-1, figures.get(LOSS))]
+    value, lost = (-math.inf if f is None or not math.isfinite(f) else s * f for s, f in found)
+    return value, lost
