@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from nlpkit import cli
+from nlpkit import cli, registry
+from nlpkit.errors import UsageError
 from nlpkit.evaluate import experiment
 from nlpkit.evaluate import experiment_table as table
 from tests import _tiny
@@ -152,6 +154,48 @@ def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, 
         assert code in (2, 4)
         assert said in printed.err
     assert not list(Path().rglob("metrics.jsonl"))
+
+
+TUNED = """\
+name: mine
+conditions:
+  base: {recipe: gpt2, model: {family: gpt2, hidden_size: 32, num_layers: 1, num_heads: 2}}
+  rank: {recipe: gpt1_classify, from: base, lora: {rank: 2, targets: [c_attn]}}
+  other: {recipe: gpt1_classify, from: base, lora: {rank: 4, targets: [c_attn]}}
+tokenizer: {vocab_size: 400}
+equal: {steps: 2}
+seeds: 1
+expect:
+  - {better: rank, than: other, by: accuracy}
+"""
+
+
+@pytest.mark.slow
+def test_adapters_are_planned_on_the_untrained_base(capsys) -> None:
+    Path("mine.yaml").write_text(TUNED)
+    assert cli.run(["compare", "mine.yaml", "--dry-run"]) == 0
+    # A (2, 32) and B (96, 2) of the one layer, and the layer of two classes (2, 32).
+    assert " parameters, 320 of them trained, " in capsys.readouterr().err
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        ("pearson", "pearson cannot score answers such as yes, no: the prediction of row 1: 'yes'"),
+        ("perplexity", "has no perplexity: it predicts no text"),
+        ("loss.mlm", "has no loss.mlm; its parts are task, lm"),
+    ],
+)
+def test_figures_that_an_objective_cannot_have(figure: str, said: str) -> None:
+    task = registry.load("objectives", "classification").Objective
+    made = task.__new__(task)
+    made.config = SimpleNamespace(setting={"labels": ["yes", "no"]}.get)
+    made.parts, made.predicts_text = ("task", "lm"), False
+    table.check_readable("accuracy", made)
+    with pytest.raises(UsageError) as caught:
+        table.check_readable(figure, made)
+    assert said in str(caught.value)
 
 
 WRITTEN = """\
