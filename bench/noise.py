@@ -73,7 +73,9 @@ def _draw(values: Sequence[float], counts: tuple[int, int], draws: int) -> list[
 
 def _smallest_seen(found: Sequence[seeds.Difference]) -> float:
     """Return what one side must be better by, that SEEN of these draws call it different."""
-    needed = [((each.high or 0) - (each.low or 0)) / 2 - each.difference for each in found]
+    ends = [each.interval or (0.0, 0.0) for each in found]
+    apart = [each.difference for each in found]
+    needed = [(high - low) / 2 - of for (low, high), of in zip(ends, apart, strict=True)]
     return statistics.quantiles(needed, n=100)[round(100 * SEEN) - 1]
 
 

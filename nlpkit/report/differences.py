@@ -6,7 +6,7 @@ said, a line each: another evaluated text, another unit of the loss, a side with
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,36 +37,30 @@ class Compared:
     found: seeds.Difference
 
     def __str__(self) -> str:
-        found = self.found
+        found, unit = self.found, f"{self.unit}s"
+        names, values = (self.first, self.other), zip(found.means, found.counts, strict=True)
         sides = [
-            f"{name} {mean:.4f} ({number_of(count, f'{self.unit}s')})"
-            for name, mean, count in zip(
-                (self.first, self.other), found.means, found.counts, strict=True
-            )
+            f"{name} {mean:.4f} ({number_of(count, unit)})"
+            for name, (mean, count) in zip(names, values, strict=True)
         ]
         head = f"{self.figure}: {', '.join(sides)}: difference {found.difference:+.4f}"
-        if found.low is None or found.high is None:
+        if found.interval is None:
             return f"{head}: {found.verdict}: train both with --seeds 3 or more"
-        interval = f"95 % interval {found.low:+.4f} to {found.high:+.4f}"
         covers = " (noise of rows, not of seeds)" if self.unit == "row" else ""
-        return f"{head}, {interval} ({found.test}, p = {found.p:.2g}): {found.verdict}{covers}"
+        said = f"{found.format_interval()} ({found.test}, p = {found.p:.2g})"
+        return f"{head}, {said}: {found.verdict}{covers}"
 
     def to_json(self) -> JsonObject:
         """Return the difference as plain data."""
-        found = self.found
-        return {
-            "figure": self.figure,
-            "first": self.first,
-            "other": self.other,
-            "means": found.means,
-            f"{self.unit}s": found.counts,
-            "difference": found.difference,
-            "interval": None if found.low is None else [found.low, found.high],
-            "level": seeds.LEVEL,
-            "p": found.p,
-            "test": found.test,
-            "verdict": found.verdict,
-        }
+        found = asdict(self.found)
+        counts = {f"{self.unit}s": found.pop("counts"), "level": seeds.LEVEL}
+        more = {"difference": self.found.difference, "verdict": self.found.verdict}
+        return (
+            {"figure": self.figure, "first": self.first, "other": self.other}
+            | found
+            | counts
+            | more
+        )
 
 
 def find_sides(paths: Sequence[Path], table: Table, say: Callable[[str], None]) -> Sides:

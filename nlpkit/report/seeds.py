@@ -19,7 +19,6 @@ from nlpkit.report.history import read
 from nlpkit.train.state import LOSS, best_step
 
 LEVEL = 0.95
-_MAX_STEPS = 10_000
 
 
 def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
@@ -86,15 +85,14 @@ def _format_value(value: float | None) -> str:
 class Difference:
     """`other` minus `first`: the difference of their means, its interval and its p-value.
 
-    `counts` are of seeds or rows, `test` is Welch, Student or paired t. `low`, `high` and `p` are
-    None if one of the two has only one value: its deviation is not known.
+    `counts` are of seeds or rows, `test` is Welch, Student or paired t. `interval` and `p` are None
+    if one of the two has only one value: its deviation is not known.
     """
 
     means: tuple[float, float]
     counts: tuple[int, int]
     test: str
-    low: float | None = None
-    high: float | None = None
+    interval: tuple[float, float] | None = None
     p: float | None = None
 
     @property
@@ -103,24 +101,19 @@ class Difference:
         return self.means[1] - self.means[0]
 
     @property
-    def interval(self) -> tuple[float, float] | None:
-        """`low` and `high`, if they are known."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    def format_interval(self) -> str:
-        """Return the interval as text."""
-        return "95 % interval {:+.4f} to {:+.4f}".format(*self.interval or ())
-
-    @property
     def verdict(self) -> str:
         """`differ`, `no difference seen`, or `too few seeds`: fewer than two on a side."""
         if self.interval is None:
             return "too few seeds"
         return "no difference seen" if self.interval[0] <= 0 <= self.interval[1] else "differ"
 
+    def format_interval(self) -> str:
+        """Return the interval, which is known, as text."""
+        return "95 % interval {:+.4f} to {:+.4f}".format(*self.interval or ())
+
 
 def compare(first: Sequence[float], other: Sequence[float]) -> Difference:
-    """Return the difference of the means of two settings; a value is a figure of one seed.
+    """Return the difference of the means of two settings; a value is the figure of one seed.
 
     The figure may be a loss, a score of a task or an accuracy on pairs. Assumed are independent
     seeds with values that are about normal. The interval covers what seeds change, on the held-out
@@ -148,7 +141,7 @@ def compare(first: Sequence[float], other: Sequence[float]) -> Difference:
     pooled = sum(v * (n - 1) for v, n in zip(variances, counts, strict=True)) / of_both
     square = pooled * sum(1 / n for n in counts)
     student = _find_interval(means, counts, "Student", square, of_both)
-    return max(welch, student, key=lambda each: each.high or 0)
+    return max(welch, student, key=lambda each: (each.interval or (0, 0))[1])
 
 
 def compare_pairs(first: Sequence[float], other: Sequence[float]) -> Difference:
@@ -160,10 +153,8 @@ def compare_pairs(first: Sequence[float], other: Sequence[float]) -> Difference:
     """
     means = statistics.fmean(first), statistics.fmean(other)
     apart = [two - one for one, two in zip(first, other, strict=True)]
-    rows = len(apart)
-    return _find_interval(
-        means, (rows, rows), "paired t", statistics.variance(apart) / rows, rows - 1
-    )
+    square, rows = statistics.variance(apart) / len(apart), len(apart)
+    return _find_interval(means, (rows, rows), "paired t", square, rows - 1)
 
 
 def _find_interval(
@@ -172,38 +163,30 @@ def _find_interval(
     """Return the difference, whose squared standard error and degrees of freedom are given."""
     difference = means[1] - means[0]
     if square == 0:  # every value of both is the same
-        return Difference(means, counts, test, difference, difference, float(difference == 0))
+        return Difference(means, counts, test, (difference, difference), float(difference == 0))
     error = math.sqrt(square)
-    reach = t_quantile((1 + LEVEL) / 2, freedom) * error
-    p = _both_tails(difference / error, freedom)
-    return Difference(means, counts, test, difference - reach, difference + reach, p)
+    reach = t_quantile(1 - LEVEL, freedom) * error
+    p = both_tails(difference / error, freedom)
+    return Difference(means, counts, test, (difference - reach, difference + reach), p)
 
 
-def t_cdf(t: float, freedom: float) -> float:
-    """Return the probability that Student's t with so many degrees of freedom is at most `t`."""
-    tail = _both_tails(t, freedom) / 2
-    return 1 - tail if t > 0 else tail
-
-
-def _both_tails(t: float, freedom: float) -> float:
-    """Return the probability of a value at least as far from 0 as `t`."""
+def both_tails(t: float, freedom: float) -> float:
+    """Return the probability that Student's t is at least as far from 0 as `t`."""
     import mpmath
 
     x = freedom / (freedom + t * t)
     return float(mpmath.betainc(freedom / 2, 0.5, 0, x, regularized=True))
 
 
-def t_quantile(probability: float, freedom: float) -> float:
-    """Return the `t` with this `t_cdf`, for a probability of at least one half.
+def t_quantile(share: float, freedom: float) -> float:
+    """Return the `t` whose `both_tails` are this share."""
+    import mpmath
 
-    By Newton's method, which comes to it from below, as the distribution is concave there.
-    """
-    power = (freedom + 1) / 2
-    peak = math.exp(math.lgamma(power) - math.lgamma(freedom / 2)) / math.sqrt(freedom * math.pi)
-    t = 0.0
-    for _ in range(_MAX_STEPS):
-        step = (probability - t_cdf(t, freedom)) / peak * (1 + t * t / freedom) ** power
-        t += step
-        if step <= 1e-12 * t:  # or 0, by rounding
-            break
-    return t
+    high = 1.0
+    while both_tails(high, freedom) > share:
+        high *= 2
+    # In the logarithm it is nearly straight.
+    found = mpmath.findroot(
+        lambda t: math.log(both_tails(float(t), freedom) / share), (0, high), solver="anderson"
+    )
+    return float(found)

@@ -7,13 +7,13 @@ import csv
 import io
 import json
 import math
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
 from nlpkit.report.history import FIGURES, History, Record
+from nlpkit.report.seeds import summarize
 from nlpkit.score import named
 from nlpkit.text_table import aligned
 from nlpkit.train.state import LOSS
@@ -157,16 +157,9 @@ def group_seeds(of: Table) -> list[Record]:
     found = []
     for members in rows.values():
         finished = list_finished(members, of.sort)
-        values = [value for _, value in finished]
-        found.append(
-            {
-                "settings": {k: v for k, v in members[0].settings.items() if k != SEED},
-                "seeds": [seed for seed, _ in finished],
-                "values": values,
-                "mean": statistics.fmean(values) if values else None,
-                "std": statistics.stdev(values) if len(values) > 1 else None,
-            }
-        )
+        summary = summarize([value for _, value in finished])
+        settings = {key: value for key, value in members[0].settings.items() if key != SEED}
+        found.append({"settings": settings, "seeds": [seed for seed, _ in finished], **summary})
     sign = 1 if is_lower_better(of.sort) else -1
     return sorted(found, key=lambda g: (g["mean"] is None, sign * (g["mean"] or 0)))
 
