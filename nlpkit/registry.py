@@ -26,13 +26,10 @@ OUTSIDE: set[str] = set()
 def names(folder: str) -> list[str]:
     """Return the known names in `folder` (such as `objectives` or `attention/kinds`), sorted."""
     entries = [name for name in os.listdir(os.path.join(_ROOT, folder)) if name[0] not in "_."]
-    folders = [name for name in entries if "." not in name and _is_family(folder, name)]
-    files = [name[:-3] for name in entries if name.endswith(".py") and name != "contract.py"]
-    return sorted(folders or files)
-
-
-def _is_family(folder: str, name: str) -> bool:
-    return os.path.isfile(os.path.join(_ROOT, folder, name, "model.py"))
+    folders = [name for name in entries if "." not in name]
+    families = [n for n in folders if os.path.isfile(os.path.join(_ROOT, folder, n, "model.py"))]
+    files = [name[:-3] for name in entries if name.endswith(".py")]
+    return sorted(families or files)
 
 
 def about(folder: str, name: str) -> str:

@@ -1,6 +1,6 @@
-"""Tables of text: columns of equal width."""
+"""Tables of text: columns of equal width, or Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
@@ -13,3 +13,8 @@ def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]
             cells[1:] = [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def markdown(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))

@@ -7,6 +7,7 @@ from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.objective import Objective
 from nlpkit.json_types import JsonObject
+from nlpkit.text_table import markdown
 
 # The name of a list, also with --json, and the folder of its parts.
 _LISTS = {
@@ -33,24 +34,6 @@ MARKED = (
 )
 
 
-def list_families() -> dict[str, list[str]]:
-    """Return the families that each objective trains, with their default settings."""
-    from nlpkit.recipe.alternatives import families_for
-
-    return {name: families_for(made) for name, made in _load_objectives().items()}
-
-
-def list_other_settings() -> dict[str, dict[str, list[str]]]:
-    """Return the families that each objective trains only with one other setting.
-
-    The values are these settings, by family; objectives without such a family are left out.
-    """
-    from nlpkit.recipe.alternatives import families_with_setting
-
-    found = {name: families_with_setting(made) for name, made in _load_objectives().items()}
-    return {name: families for name, families in found.items() if families}
-
-
 def _load_objectives() -> dict[str, type[Objective]]:
     """Return the classes, without those that depend on others: mixture, `adds_only`."""
     names = [name for name in registry.names("objectives") if name != "mixture"]
@@ -72,12 +55,12 @@ def format_table(objectives: dict[str, list[str]], other: dict[str, dict[str, li
     `objectives` are the families of each, `other` those that need another setting.
     """
     families = registry.names("models")
-    rows = [["objective", *(f"`{name}`" for name in families)], ["---"] * (1 + len(families))]
+    rows = []
     for objective, suited in objectives.items():
         marks = dict.fromkeys(other.get(objective, ()), "(yes)") | dict.fromkeys(suited, "yes")
         rows.append([f"`{objective}`", *(marks.get(name, "") for name in families)])
-    head, line, *body = ("| " + " | ".join(cells) + " |" for cells in rows)
-    return "\n".join([head, line.replace(" ", ""), *body, "", _format_note(other)])
+    head = ["objective", *(f"`{name}`" for name in families)]
+    return f"{markdown(head, rows)}\n\n{_format_note(other)}"
 
 
 def _format_note(other: dict[str, dict[str, list[str]]]) -> str:
@@ -99,10 +82,18 @@ def _join(names: Iterable[str]) -> str:
 
 
 def collect() -> JsonObject:
-    """Return what `text` shows, by the names of `--json`."""
+    """Return what `text` shows, by the names of `--json`.
+
+    `objectives` are the families that each trains with their default settings; of those that it
+    trains only with one other setting, `with_other_setting` has these settings, by family.
+    """
+    from nlpkit.recipe.alternatives import families_for, families_with_setting
+
+    made = _load_objectives()
+    others = {name: families_with_setting(each) for name, each in made.items()}
     return {
-        "objectives": list_families(),
-        "with_other_setting": list_other_settings(),
+        "objectives": {name: families_for(each) for name, each in made.items()},
+        "with_other_setting": {name: each for name, each in others.items() if each},
         "kinds": describe_kinds(),
         **list_parts(),
     }
@@ -115,8 +106,8 @@ def format_text(found: JsonObject) -> str:
         parts = found[title]
         rows = [f"- `{name}`: {about}" for name, about in parts.items()]
         blocks.append("\n".join([f"{title.capitalize().replace('_', ' ')}:", "", *rows]))
-    blocks.append("Attention, kind by kind:")
-    blocks.append(_format_kinds())
+    kinds = (row.values() for row in found["kinds"])
+    blocks += ["Attention, kind by kind:", markdown(_HEAD, kinds)]
     return "\n\n".join(blocks)
 
 
@@ -124,12 +115,6 @@ def describe_kinds() -> list[dict[str, str]]:
     """Return what the table says of each kind, by the names of its columns."""
     names = registry.names("attention/kinds")
     return [dict(zip(_HEAD, _describe_kind(name), strict=True)) for name in names]
-
-
-def _format_kinds() -> str:
-    """Return the table in Markdown."""
-    cells = [_HEAD, ["---"] * len(_HEAD), *(row.values() for row in describe_kinds())]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
 def _describe_kind(name: str) -> tuple[str, ...]:

@@ -75,7 +75,7 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
     scripts = sorted(path.name for path in folder.glob("*.py"))
     remark = f"; {name_first(scripts)} is not run" if scripts else ""
     if (folder / _DICT).is_file():
-        named = _json(folder / _DICT).get("splits")
+        named = read_json(folder / _DICT).get("splits")
         splits = [str(each) for each in named] if isinstance(named, list) else []
         if split not in splits:
             raise FileError(_no_split(pattern, split, splits))
@@ -107,15 +107,8 @@ def _folder(pattern: str, base: Path | None) -> Named:
     raise FileError(f"no such directory: {pattern}; looked in {', '.join(map(str, folders))}")
 
 
-def _json(path: Path) -> dict[str, object]:
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise FileError(f"{path}: not an object, as the datasets library writes it")
-    return found
-
-
 def _find_saved(folder: Path, pattern: str, split: str) -> list[Path]:
-    state = _json(folder / _STATE)
+    state = read_json(folder / _STATE)
     if state.get("_indices_data_files"):
         raise FileError(
             f"{folder / _STATE}: its rows are chosen by a file of indices; save the data set again "

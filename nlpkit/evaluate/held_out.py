@@ -10,7 +10,7 @@ from functools import partial
 
 import torch
 
-from nlpkit.contracts.task import Answer
+from nlpkit.contracts.task import Answer, Task
 from nlpkit.data import store
 from nlpkit.data.items import TaskDataset, build_items
 from nlpkit.data.lines import name_first
@@ -18,7 +18,7 @@ from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.evaluate import confusion
-from nlpkit.evaluate.source import Source, is_task
+from nlpkit.evaluate.source import Source
 from nlpkit.evaluate.unlabelled import find_unlabelled
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -67,10 +67,12 @@ class Evaluation:
         self.precision = "fp32" if parameter.dtype == torch.float32 and not autocast else "bf16"
         self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
-        self.is_task = is_task(objective)
-        self.unlabelled = find_unlabelled(source, objective) if is_task(objective) else None
+        self.is_task = isinstance(objective, Task)
+        self.unlabelled = (
+            find_unlabelled(source, objective) if isinstance(objective, Task) else None
+        )
         data: TaskDataset | store.Corpus
-        if is_task(objective):
+        if isinstance(objective, Task):
             data = build_items(
                 source.inputs,
                 source.config,

@@ -4,11 +4,9 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeGuard
 
 from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import DATA_FILES, RECIPE
-from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.reader import TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data import formats
@@ -42,11 +40,6 @@ class Source:
     generation: JsonMapping = field(default_factory=dict)  # its `eval.beam` and the like
 
 
-def is_task(objective: Objective) -> TypeGuard[Task]:
-    """Return whether the examples of an objective are rows, which have answers."""
-    return isinstance(objective, Task)
-
-
 def find_data(
     opened: Opened, files: Sequence[str], text_key: str | None, log: Log, callbacks: Callbacks
 ) -> Source:
@@ -63,8 +56,9 @@ def find_data(
     settings: JsonObject = {}
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
-    settings["train"] = _make_sources(files, settings.get("format", "auto"))
-    if "-" in files and is_task(opened.objective) and settings.get("format", "auto") == "auto":
+    form = settings.get("format", "auto")
+    settings["train"] = _make_sources(files, form)
+    if "-" in files and isinstance(opened.objective, Task) and form == "auto":
         # stdin has no file name ending; the default format of rows is jsonl.
         rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
         settings["train"] = rows

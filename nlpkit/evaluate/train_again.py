@@ -12,7 +12,7 @@ from pathlib import Path
 from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import DATA_FILES, METRICS, RECIPE
-from nlpkit.disk import write_json, write_text
+from nlpkit.disk import write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.evaluate import source
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -91,8 +91,7 @@ def keep_times(run: Path, out: Path, seconds: float | None) -> None:
     if sorted(ticks) != [*range(1, len(ticks) + 1)]:
         raise FileError(f"{run / METRICS}: lacks the progress of steps, which a budget needs")
     os.makedirs(out, exist_ok=True)
-    rows = [{"step": step, **tick._asdict()} for step, tick in sorted(ticks.items())]
-    write_text(out / budget.REPLAY, "".join(json.dumps(row) + "\n" for row in rows))
+    budget.write_replay(out / budget.REPLAY, ticks)
     write_json(out / "run.json", {"budget_seconds": seconds})
 
 

@@ -12,15 +12,12 @@ from pydantic_core import PydanticCustomError
 
 from nlpkit.config import FrozenConfig
 from nlpkit.data.settings import Config as DataConfig
-from nlpkit.json_types import JsonObject
 from nlpkit.models import adapter_config
 from nlpkit.recipe import fit
 from nlpkit.recipe.places import quote
 from nlpkit.recipe.sections import Attention, Model, Objective, Tokenizer
 from nlpkit.score import settings as evaluation
 from nlpkit.train import settings as training
-
-_FREE: JsonObject = {"free": True}
 
 
 class Recipe(FrozenConfig):
@@ -31,13 +28,15 @@ class Recipe(FrozenConfig):
         exclude=True,  # `extends.complete` has put the base's settings here
         description="recipe to build on: a file, from this one's folder, or a packaged recipe",
     )
-    name: str = Field(description="name of the run, and of its directory", json_schema_extra=_FREE)
+    name: str = Field(
+        description="name of the run, and of its directory", json_schema_extra=training.FREE
+    )
     seed: int = Field(1, ge=0, lt=2**32, description="seed of all random numbers")
     out: str = Field(
         "",
         validate_default=True,
         description="run directory; default runs/NAME",
-        json_schema_extra=_FREE,
+        json_schema_extra=training.FREE,
     )
     init_from: str | None = Field(None, min_length=1, description="checkpoint to start from")
     init_missing: list[str] = Field(

@@ -16,9 +16,8 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.report import history
 from nlpkit.report.history import History
+from nlpkit.train.log import TIME_KEYS
 
-# What is measured, of a record of `metrics.jsonl`.
-_MEASURED = ("seconds", "tokens_per_second", "memory_bytes", "spent")
 # Facts of `run.json` that may explain a difference; what is not called by its name.
 _VERSIONS = ("nlpkit", "code", "torch", "numpy", "tokenizers", "python")
 _FACTS = (*_VERSIONS, "machine", "threads", "precision")
@@ -118,7 +117,7 @@ def _list_figures(run: History, last: int) -> Figures:
 
 def _flatten(record: JsonMapping) -> JsonObject:
     """Return the figures of a record that are not measured, those of its parts by dotted names."""
-    return {dotted(k): value_at(record, k) for k in flatten(record) if k[0] not in _MEASURED}
+    return {dotted(k): value_at(record, k) for k in flatten(record) if k[0] not in TIME_KEYS}
 
 
 def _list_saved(checkpoints: Mapping[int, Path]) -> Figures:

@@ -85,7 +85,7 @@ def _speed(training: Training, stream: Stream) -> float:
                 batch, times = _part(stream, index, tokens), []
                 for training.precision in ("fp32", "bf16"):
                     start = time.thread_time()
-                    _pass(training, batch)
+                    compute_gradients(training, batch)
                     times.append(time.thread_time() - start)
                 speed = times[0] / times[1]
                 # The first round finds what torch loads late. In larger batches bf16 gains more.
@@ -108,7 +108,7 @@ def _part(stream: Stream, index: int, tokens: int) -> Batch:
     return to_device(examples.batch(part, 0), torch.device("cpu"))
 
 
-def _pass(training: Training, batch: Batch) -> None:
+def compute_gradients(training: Training, batch: Batch) -> None:
     """Compute the gradients of a batch, also of one without targets."""
     num_targets = {name: max(1, number) for name, number in batch.num_targets.items()}
     training(batch).mean(num_targets).backward()

@@ -13,6 +13,7 @@ from nlpkit.disk import read_json
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.plural import number_of
+from nlpkit.text_table import markdown
 
 CARD = "README.md"
 _LICENCE = """\
@@ -144,12 +145,12 @@ def _describe_history(checkpoint: Path) -> list[str]:
     if scores := _read_scores(run / METRICS, step):
         at = f"On the held-out data, at step {step}:"
         figures = [(name, f"{value:.4f}") for name, value in scores.items()]
-        parts.append(f"## Scores\n\n{at}\n\n{_format_table(('score', 'value'), figures)}")
+        parts.append(f"## Scores\n\n{at}\n\n{markdown(('score', 'value'), figures)}\n")
     data = read_json(run / DATA_FILES) if (run / DATA_FILES).is_file() else {}
     sources = [(p, s) for p in ("train", "valid") for group in data.get(p) or [] for s in group]
     if sources:
         rows = [(part, each["name"], f"`{each['sha256']}`") for part, each in sources]
-        parts.append(f"## Data\n\n{_format_table(('part', 'file', 'SHA-256'), rows)}")
+        parts.append(f"## Data\n\n{markdown(('part', 'file', 'SHA-256'), rows)}\n")
     recipe = (run / RECIPE).read_text(encoding="utf-8")
     fold = "<details><summary>All settings</summary>"
     parts.append(f"## Recipe\n\n{fold}\n\n```yaml\n{recipe}```\n\n</details>\n")
@@ -165,11 +166,6 @@ def _read_scores(path: Path, step: int) -> dict[str, float]:
                 found = record["held_out"]
     figures = {name: found.get(name) for name in ("loss", "perplexity", "bits_per_character")}
     return {name: v for name, v in {**figures, **found.get("metrics", {})}.items() if v is not None}
-
-
-def _format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---"] * len(head)
-    return "".join(f"| {' | '.join(row)} |\n" for row in (head, rule, *rows))
 
 
 def find_pipeline(

@@ -1,6 +1,6 @@
 """Opens a run, a checkpoint, or a directory in the layout of `transformers` of a known family."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,11 @@ def open_checkpoint(
     machine.configure_allocator()
     if target.type == "cpu":
         spinning.start()
-    dtype = _choose_dtype(precision, _find_stored_dtype(state, part.vocabulary), target)
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    if precision == "auto" and target.type == "cuda":
+        # That of the embeddings or, without embeddings, of the first tensor.
+        stored = state[next(name for name in (*part.vocabulary, *state) if name in state)]
+        dtype = torch.bfloat16 if stored.dtype.itemsize == 2 else torch.float32
     model = _make_model(part, state, loaded.head, backend)
     _add_objective_heads(model, objective, directory)
     if (rows := prompt_layout.read_rows(directory)) is not None:
@@ -175,15 +179,3 @@ def _add_objective_heads(model: nn.Module, objective: Objective, directory: Path
             f"{directory / objective_heads.FILE}: does not have the layers of the objective: "
             + " ".join(str(error).split("\n")[1:2]).strip()
         ) from error
-
-
-def _find_stored_dtype(state: Mapping[str, torch.Tensor], tables: Sequence[str]) -> torch.dtype:
-    """Return the dtype of the embeddings or, without embeddings, of the first tensor."""
-    names = [name for name in (*tables, *state) if name in state]
-    return state[names[0]].dtype
-
-
-def _choose_dtype(requested: str, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    if requested == "auto":
-        return torch.bfloat16 if stored.itemsize == 2 and device.type == "cuda" else torch.float32
-    return torch.bfloat16 if requested == "bf16" else torch.float32

@@ -70,14 +70,13 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
             f"{checkpoint.path}: does not fit the model of the recipe: {first}"
         ) from error
     run.log.info(f"resuming from {checkpoint.path} (step {state.step})")
-    _note_processes(run)
-    before, now = run.directory.status().get("threads"), torch.get_num_threads()
-    if before not in (None, now):
-        run.log.info(
-            f"this run was started with {number_of(before, 'threads')} and has {now} now: "
-            "results are equal up "
-            "to rounding, not bit for bit"
-        )
+    _note_change(
+        *(run, "processes", run.accelerator.num_processes),
+        "every step has the same examples, and losses are equal up to rounding; with dropout, "
+        "masks are others",
+    )
+    what = "results are equal up to rounding, not bit for bit"
+    _note_change(run, "threads", torch.get_num_threads(), what)
     return checkpoint, state
 
 
@@ -138,14 +137,12 @@ def _changes(run: Run, *sections: str) -> str:
     return ", ".join(changed[:_NAMED] + more)
 
 
-def _note_processes(run: Run) -> None:
-    """Log what changes for a run that was started with another number of processes."""
-    before, now = run.directory.status().get("processes"), run.accelerator.num_processes
+def _note_change(run: Run, counted: str, now: int, what: str) -> None:
+    """Log what changes for a run that was started with another number of processes or threads."""
+    before = run.directory.status().get(counted)
     if before not in (None, now):
         run.log.info(
-            f"this run was started with {number_of(before, 'processes')} and has {now} now: every "
-            "step has the same examples, and losses are equal up to rounding; with dropout, masks "
-            "are others"
+            f"this run was started with {number_of(before, counted)} and has {now} now: {what}"
         )
 
 

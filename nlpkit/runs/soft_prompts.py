@@ -5,7 +5,6 @@ virtual tokens (`models/soft_prompt.py`). Their embeddings are at first those of
 the words of a text, or those of a checkpoint of this kind (Gu et al. 2022, "PPT").
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,25 +28,14 @@ from nlpkit.tokenizers.library.source_and_target import of_sources
 _TOKENS = 20  # as many as peft's examples have; Lester et al.: little is gained beyond
 
 
-class Prompt(ABC):
-    """What of a model is the soft prompt."""
-
-    @abstractmethod
-    def add(self, model: Any) -> None:
-        """Freeze the model except its soft prompt."""
-
-    @abstractmethod
-    def trained(self, parameter: Tensor) -> Tensor:
-        """Return the rows of a parameter that are trained."""
-
-
 @dataclass(frozen=True)
-class OwnRows(Prompt):
+class OwnRows:
     """The rows of CPM-Ant's soft prompts that an objective has."""
 
     rows: list[int]
 
     def add(self, model: Any) -> None:
+        """Freeze the model except its soft prompt."""
         for parameter in model.parameters():
             parameter.requires_grad_(parameter is model.prompt_embedding)
         mask = torch.zeros(len(model.prompt_embedding), 1)
@@ -56,11 +44,12 @@ class OwnRows(Prompt):
         model.prompt_embedding.register_hook(lambda gradient: gradient * mask.to(gradient.device))
 
     def trained(self, parameter: Tensor) -> Tensor:
+        """Return the rows of a parameter that are trained."""
         return parameter[self.rows]
 
 
 @dataclass(frozen=True)
-class VirtualTokens(Prompt):
+class VirtualTokens:
     """Virtual tokens with the embeddings `rows` (P, E), or with those of tokens."""
 
     rows: Tensor | None = None
@@ -69,6 +58,7 @@ class VirtualTokens(Prompt):
     resumed: bool = False  # the rows are those of the run itself
 
     def add(self, model: Any) -> None:
+        """Freeze the model, and give it the virtual tokens."""
         rows = self.rows
         table = getattr(model, soft_prompt.find_table(model)).detach()
         if rows is None and self.ids:
@@ -83,7 +73,11 @@ class VirtualTokens(Prompt):
         soft_prompt.attach(model, rows.float().clone())
 
     def trained(self, parameter: Tensor) -> Tensor:
+        """Return what of a parameter is trained: all of it."""
         return parameter
+
+
+Prompt = OwnRows | VirtualTokens  # what of a model is the soft prompt
 
 
 def is_wanted(recipe: Recipe) -> bool:

@@ -171,14 +171,19 @@ def lost_ticks(metrics: Path, state: State, kept: bool, note: Callable[[str], No
     if not kept:
         ticks = {}
     if ticks or replay.exists():
-        rows = [{"spent": spent}, *({"step": n, **t._asdict()} for n, t in sorted(ticks.items()))]
-        write_text(replay, "".join(json.dumps(row) + "\n" for row in rows))
+        write_replay(replay, ticks, spent)
     if ticks:
         note(
             f"{number_of(len(ticks), 'steps')} after the checkpoint, up to step {max(ticks)}, are "
             "computed again with their times"
         )
     return Recorded(ticks, spent)
+
+
+def write_replay(path: Path, ticks: Mapping[int, Tick], spent: float = 0.0) -> None:
+    """Write the ticks of steps that are to be taken again."""
+    rows = [{"spent": spent}, *({"step": n, **t._asdict()} for n, t in sorted(ticks.items()))]
+    write_text(path, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def recorded(path: Path) -> Recorded:

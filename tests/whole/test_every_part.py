@@ -130,7 +130,7 @@ def _cells() -> list[tuple[str, str, bool]]:
 
 @cache
 def _with_setting() -> dict[str, dict[str, list[str]]]:
-    return _parts.list_other_settings()
+    return _parts.collect()["with_other_setting"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ at signs, not by nltk. Both scripts print 100 times this score.
 
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.json_types import JsonObject
@@ -64,21 +65,15 @@ def _values(
         else:
             ours = normalized(hypothesis).split()
             pairs = [(ours, normalized(answer).split()) for answer in answers]
-        f1 = _run_f1 if normalize == "cmrc" else _bag_f1
+        f1 = partial(_f1, in_a_row=normalize == "cmrc")
         # SQuAD 2.0: where either side has no word, the two must be equal.
         yield max(1.0 if no_answer and not a and not b else f1(a, b) for a, b in pairs)
 
 
-def _bag_f1(ours: list[str], theirs: list[str]) -> float:
-    return _f1((Counter(ours) & Counter(theirs)).total(), len(ours), len(theirs))
-
-
-def _run_f1(ours: list[str], theirs: list[str]) -> float:
-    return _f1(longest_run(theirs, ours), len(ours), len(theirs))
-
-
-def _f1(shared: int, ours: int, theirs: int) -> float:
-    return 2 * shared / (ours + theirs) if shared else 0.0
+def _f1(ours: list[str], theirs: list[str], in_a_row: bool) -> float:
+    """Return the F1 of the words that both have, or of those that both have in a row."""
+    both = longest_run(theirs, ours) if in_a_row else (Counter(ours) & Counter(theirs)).total()
+    return 2 * both / (len(ours) + len(theirs)) if both else 0.0
 
 
 def _signature(references: int, *, normalize: str = "squad", no_answer: bool = False) -> str:
