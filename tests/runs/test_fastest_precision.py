@@ -139,7 +139,7 @@ def test_first_round_does_not_count_and_more_tokens_follow_if_bf16_is_not_faster
         tokens.append(batch.tokens)
 
     monkeypatch.setattr(fastest_precision.time, "thread_time", clock)
-    monkeypatch.setattr(fastest_precision, "_pass", compute)
+    monkeypatch.setattr(fastest_precision, "compute_gradients", compute)
     assert fastest_precision._speed(*ready) == speed
     assert next(passes, None) is None
     assert tokens[::2] == tokens[1::2]
