@@ -118,7 +118,7 @@ def _find_saved(folder: Path, pattern: str, split: str) -> list[Path]:
     if isinstance(own, str) and own.partition("[")[0] != split:
         raise FileError(_no_split(pattern, split, [own]))
     try:
-        files = [folder / str(entry["filename"]) for entry in state["_data_files"]]  # type: ignore
+        files = [folder / str(entry["filename"]) for entry in state["_data_files"]]
     except (KeyError, TypeError) as error:
         raise FileError(f"{folder / _STATE}: does not name its data files") from error
     for path in files:

@@ -95,9 +95,11 @@ def compute_figures(
     labels = [_label(name, pair) for pair in pairs]
     ours = scores.sums().reshape(-1, 2)
     theirs = ours if scored is None else scored.values
+    our_gap, gap = (values[:, 0] - values[:, 1] for values in (ours, theirs))
     firsts = [text.ids[0] for text in scores.encoded]
-    credit = _count(theirs, script.tie)
-    own, half = _count(ours, script.tie), _count(ours, 0.5)
+    # What each pair counts: 1, 0, or that of a tie.
+    own, credit = (np.where(each == 0, script.tie, each > 0) for each in (our_gap, gap))
+    half = scores.credit()
     uids = [each["UID"] for each in labels]
     average = _average(credit, uids, script)
     groups = {
@@ -115,23 +117,13 @@ def compute_figures(
         "accuracy": average,
         "paradigms": _mean_by(credit, uids),
         "groups": groups,
-        "ties": int(np.sum(_gap(theirs) == 0)),
-        "our_ties": int(np.sum(_gap(ours) == 0)),
-        "decided_otherwise": int(np.sum(np.sign(_gap(ours)) != np.sign(_gap(theirs)))),
+        "ties": int(np.sum(gap == 0)),
+        "our_ties": int(np.sum(our_gap == 0)),
+        "decided_otherwise": int(np.sum(np.sign(our_gap) != np.sign(gap))),
         "first_token_differs": int(np.not_equal(firsts[::2], firsts[1::2]).sum()),
         "steps": steps,
         **({} if scored is None else scored.seen),
     }
-
-
-def _gap(values: np.ndarray) -> np.ndarray:
-    return values[:, 0] - values[:, 1]
-
-
-def _count(values: np.ndarray, tie: float) -> np.ndarray:
-    """Return what each pair (P, 2) counts: 1, 0, or `tie`."""
-    gap = _gap(values)
-    return np.where(gap == 0, tie, gap > 0)
 
 
 def _average(credit: np.ndarray, uids: Sequence[str], script: Script) -> float:

@@ -54,6 +54,10 @@ class Opened:
     def pad(self, rows: Sequence[Tensor], value: int) -> Tensor:
         return pad_sequence(list(rows), batch_first=True, padding_value=value)
 
+    def mask(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return 1 for tokens, 0 for padding."""
+        return self.pad([torch.ones_like(row) for row in rows], 0)
+
 
 def open_checkpoint(
     name: str,
@@ -103,18 +107,17 @@ def score_babylm_causal(opened: Opened, pairs: Sequence[Pair]) -> np.ndarray:
     pad = _choose_pad(tokenizer, tokenizer.eos_token_id)
     made = []
     for sentences in _split(pairs):
-        ids, masks, scored = [], [], []
+        ids, scored = [], []
         for sentence in sentences:
             tokens, offsets = _encode(tokenizer, sentence)
             if len(tokens) == 1:
                 raise DataError(f"{sentence.place}: one token, on which the script stops")
             ids.append(torch.tensor(tokens))
-            masks.append(torch.ones(len(tokens), dtype=torch.long))
             begin = offsets[0][0]
             scored.append(torch.tensor([int(end > begin) for _, end in offsets]))
         _note(opened, ids)
         padded = opened.pad(ids, pad)
-        logits = opened.logits(padded[:, :-1], opened.pad(masks, 0)[:, :-1])
+        logits = opened.logits(padded[:, :-1], opened.mask(ids)[:, :-1])
         logs = torch.log_softmax(logits / 1.0, dim=-1)
         each = logs.gather(-1, padded[:, 1:, None].to(opened.device)).squeeze(-1)
         kept = opened.pad(scored, 0)[:, 1:].to(opened.device)
@@ -136,7 +139,7 @@ def score_babylm_masked(opened: Opened, pairs: Sequence[Pair]) -> np.ndarray:
         raise UsageError("--as: the tokenizer has no mask token")
     made = []
     for sentences in _split(pairs):
-        rows, masks, places, targets, counts = [], [], [], [], []
+        rows, places, targets, counts = [], [], [], []
         for sentence in sentences:
             tokens, offsets = _encode(tokenizer, sentence)
             text = [place for place, (_, end) in enumerate(offsets) if end > 0]
@@ -144,11 +147,10 @@ def score_babylm_masked(opened: Opened, pairs: Sequence[Pair]) -> np.ndarray:
                 row = torch.tensor(tokens)
                 row[place] = tokenizer.mask_token_id
                 rows.append(row)
-                masks.append(torch.ones(len(tokens), dtype=torch.long))
             places += text
             targets += [tokens[place] for place in text]
             counts.append(len(text))
-        ids, mask = opened.pad(rows, pad), opened.pad(masks, 0)
+        ids, mask = opened.pad(rows, pad), opened.mask(rows)
         where, aims = torch.tensor(places), torch.tensor(targets)
         logs = []
         for first in range(0, len(ids), _MASKED):
