@@ -17,6 +17,7 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.family_model import FamilyModel
 from nlpkit.contracts.format import HfFormat
+from nlpkit.data.lines import name_first
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping
 from nlpkit.models import families
@@ -30,7 +31,6 @@ from nlpkit.recipe.problems import in_words
 
 OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
 OBJECTIVE_HEADS = "objective_heads."  # of these parameters in a model's state dict
-NAMED = 3  # maximal number of tensor names in a message
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Loaded:
 
     def warnings(self, fate: str) -> list[str]:
         """Return lines about missing and unexpected tensors; `fate`: what replaces missing ones."""
-        lines = [f"missing, {fate}: {list_first(self.missing)}"] if self.missing else []
+        lines = [f"missing, {fate}: {name_first(self.missing)}"] if self.missing else []
         if self.unexpected:
-            lines.append(f"unexpected in this model, ignored: {list_first(self.unexpected)}")
+            lines.append(f"unexpected in this model, ignored: {name_first(self.unexpected)}")
         return lines
 
 
@@ -58,12 +58,6 @@ class MissingTensors(FileError):
     def __init__(self, message: str, layers: Sequence[str]):
         super().__init__(message)
         self.layers = layers
-
-
-def list_first(names: Sequence[str]) -> str:
-    """Return the first names and the number of other names."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return f"{', '.join(names[:NAMED])}{more}"
 
 
 def read_model_type(settings: JsonMapping) -> object:
@@ -229,7 +223,7 @@ def _find_missing(
     ]
     if wrong:
         number = number_of(len(wrong), "tensors are missing")
-        message = f"{directory}: {number}: {list_first(wrong)}"
+        message = f"{directory}: {number}: {name_first(wrong)}"
         layers = {name.rpartition(".")[0] or name for name in wrong}
         outer = [n for n in layers if not any(n.startswith(f"{each}.") for each in layers)]
         raise MissingTensors(message, sorted({name.rpartition(".")[2] for name in outer}))

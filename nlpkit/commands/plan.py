@@ -12,6 +12,7 @@ from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonObject
+from nlpkit.recipe.places import dotted, flatten, value_at
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -131,14 +132,14 @@ def _describe(plan: "Planned", measure: bool, log: "Log") -> JsonObject:
 def _print(described: JsonObject, origin: dict[str, str]) -> None:
     for section in _SECTIONS:
         if section in described:
-            figures = _flatten({**described[section], "optimizer": {}}, section)
+            figures = _flatten({section: {**described[section], "optimizer": {}}}).items()
             rows = [(key, value, "") for key, value in figures if key not in origin]
             _print_block(section, [row for row in rows if row[0] != f"{section}.optimizer"])
         if section == "model":
             groups = enumerate(map(describe, described["model"]["optimizer"]))
             rows = [(f"optimizer.{number}", said, "") for number, said in groups]
             _print_block("optimizer", rows)
-    settings = dict(_flatten(described["settings"]))
+    settings = _flatten(described["settings"])
     _print_block("settings", [(key, settings.get(key, ""), origin[key]) for key in origin])
     sys.stdout.flush()
 
@@ -160,17 +161,8 @@ def _print_block(title: str, rows: list[tuple[str, object, str]]) -> None:
         print(f"{figure:<{width + 2 + values}}  {where}".rstrip())
 
 
-def _flatten(data: object, prefix: str = "") -> list[tuple[str, object]]:
-    if isinstance(data, dict) and data:
-        items = list(data.items())
-    elif isinstance(data, list) and data:
-        items = list(enumerate(data))
-    else:
-        return [(prefix, data)]
-    found = []
-    for key, value in items:
-        found += _flatten(value, f"{prefix}.{key}" if prefix else str(key))
-    return found
+def _flatten(data: object) -> dict[str, object]:
+    return {dotted(path): value_at(data, path) for path in flatten(data)}
 
 
 def _format_value(key: str, value: object) -> tuple[str, str | None]:

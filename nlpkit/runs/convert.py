@@ -21,6 +21,7 @@ from nlpkit.checkpoints import (
 from nlpkit.checkpoints.scratch import Scratch
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
+from nlpkit.data.lines import name_first
 from nlpkit.disk import name_path_in_errors, whole_directory
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -170,7 +171,7 @@ def _drop_unread(model: _Model, content: hf_layout.Content, info: Callable[[str]
         del tensors[name]
     if unread:
         named = " ".join(settings["architectures"])
-        info(f"not in {named}, not written: {hf_model.list_first(unread)}")
+        info(f"not in {named}, not written: {name_first(unread)}")
 
 
 def _keep_name(settings: JsonObject, old: JsonMapping, family: str) -> None:

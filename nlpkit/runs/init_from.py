@@ -21,6 +21,7 @@ from nlpkit.checkpoints import (
 from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task
+from nlpkit.data.lines import name_first
 from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -245,7 +246,7 @@ def _check_summary(recipe: Recipe, family: str, directory: Path, loaded: hf_mode
     theirs = [each.key for ours in absent for each in hf_format.names_of(form, ours)]
     if zeros := [name for name in theirs if name.startswith(form.body)]:
         number = number_of(len(zeros), "tensors are missing")
-        raise FileError(f"{directory}: {number}: {hf_model.list_first(zeros)}; {_NO_ADAPTERS}")
+        raise FileError(f"{directory}: {number}: {name_first(zeros)}; {_NO_ADAPTERS}")
 
 
 def _own_checkpoint(run_path: Path) -> tuple[Path, hf_layout.Content] | None:

@@ -17,6 +17,7 @@ from nlpkit.data.cache import cache_directory
 from nlpkit.data.documents import read
 from nlpkit.data.files import Input, expand, find_inputs, roots
 from nlpkit.data.items import read_rows
+from nlpkit.data.lines import name_first
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -28,7 +29,6 @@ from nlpkit.text_table import aligned
 if TYPE_CHECKING:
     from nlpkit.runs.likelihood import Encoded, Likelihood
 
-_NAMED = 3  # identical pairs that a warning names
 ALL = "all"
 GOOD, BAD, PARADIGM = "sentence_good", "sentence_bad", "UID"  # the columns of BLiMP's files
 GROUPS = ("field", "linguistics_term", "phenomenon")  # more columns, the last one ZhoBLiMP's
@@ -231,11 +231,9 @@ def compute_figures(
         first = scores.log_probs[2 * number]
         without_context += bool(np.isnan(first[0])) and one.ids[0] != other.ids[0]
     if identical:
-        more = len(identical) - _NAMED
         warn(
             f"{number_of(len(identical), 'pairs')} of identical sentences, or of the same tokens: "
-            + ", ".join(identical[:_NAMED])
-            + (f" and {more:,} more" if more > 0 else "")
+            + name_first(identical)
         )
     if without_context:
         warn(
