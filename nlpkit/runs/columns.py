@@ -28,7 +28,7 @@ _LONG = 4 << 20  # bytes; a longer file of these is not read twice
 
 def check(resolved: Resolved) -> list[str]:
     """Return warnings; raise `DataError` if a file lacks a column, `FileError` if it is missing."""
-    config, warnings = resolved.recipe.data, list[str | None]()
+    config, warnings = resolved.recipe.data, list[str]()
     objective = registry.load("objectives", resolved.recipe.objective[0].name).Objective
     train, valid = find_inputs(config, resolved.base, None)
     if resolved.recipe.eval.pairs:
@@ -41,12 +41,8 @@ def check(resolved: Resolved) -> list[str]:
         if issubclass(objective, Task):
             _check_rows(file, resolved, objective)
         elif objective.reads_text:
-            _check_text(file, config)
-            if file.format == "text" and config.line_break is None:
-                from nlpkit.data import wrapped
-
-                warnings.append(wrapped.describe(file))
-    return [each for each in warnings if each]
+            warnings += _check_text(file, config)
+    return warnings
 
 
 def _check_rows(file: TextFile, resolved: Resolved, task: type[Task]) -> None:
@@ -85,10 +81,18 @@ def _lacks(row: Row, column: str) -> bool:
     return False
 
 
-def _check_text(file: TextFile, config: DataConfig) -> None:
+def _check_text(file: TextFile, config: DataConfig) -> list[str]:
     check_format(file, config)
     if config.on_error == "stop":
         try:
             next(read(file, config, Counts()), None)
         except RowError as error:
             raise DataError(f"{file.name}:{error.line}: {error.what}") from error
+    return _find_wrapped(file) if file.format == "text" and config.line_break is None else []
+
+
+def _find_wrapped(file: TextFile) -> list[str]:
+    from nlpkit.data import wrapped
+
+    warning = wrapped.describe(file)
+    return [warning] if warning else []
