@@ -97,6 +97,7 @@ class Objective(ABC):
     # What it needs to know of tokens (`FLAG_NAMES` in `contracts/batch.py`); ids are `FlaggedIds`.
     token_flags: tuple[str, ...] = ()
     cut_at: str = ""  # the flag at which pieces begin; see `spans_cut_at`
+    repeats_after: int = 2**32  # epochs; from then on examples are drawn as in the first ones again
     max_shrink: int = 0  # tokens that an example may have fewer than `length` says
     unlearned_id: int | None = None  # a token of the documents that is never a target
     # What `transformers` is told of the special tokens around its texts; None: nothing. Of a text

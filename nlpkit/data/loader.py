@@ -134,7 +134,7 @@ class Examples:
         """Return the example of `item` in the plan of `epoch`."""
         occurrence, piece = divmod(int(item), len(self))
         carried, occurrence = divmod(occurrence, self.occurrences)
-        rng = self.generator(epoch - carried, piece, occurrence)
+        rng = self.generator((epoch - carried) % self.objective.repeats_after, piece, occurrence)
         source: Any = self.source(piece)
         if self.augment is not None:
             source = self.augment(source, rng)

@@ -98,6 +98,7 @@ class Objective(TextObjective):
         self.token_flags = joined(member.token_flags for member in self.members)
         self.negatives = max(member.negatives for member in self.members)
         self.predicts_text = any(member.predicts_text for member in self.members)
+        self.repeats_after = min(member.repeats_after for member in self.members)
         self.parts = tuple(
             self._name(number, part) for number, m in enumerate(self.members) for part in m.parts
         )

@@ -14,9 +14,11 @@ from pydantic import ValidationError
 
 from nlpkit import recipe
 from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
 from nlpkit.errors import RecipeError
-from nlpkit.objectives import mlm
+from nlpkit.objectives import mixture, mlm
+from nlpkit.objectives.several.combined import Combined
 from nlpkit.tokenizers import bpe
 from tests import _tiny
 from tests._masked import MODEL, bound, bound_of, examples, plain, tokenizer
@@ -102,6 +104,62 @@ def test_example_depends_on_its_random_numbers_alone() -> None:
     one, two, three = (objective.example(ids, np.random.default_rng(n)) for n in (1, 1, 2))
     assert all(np.array_equal(one[name], two[name]) for name in one)
     assert not np.array_equal(one["labels"], three["labels"])
+
+
+# Static masks: expected is what Liu et al. 2019, sec. 4.1, say of BERT's data
+
+
+class Documents:
+    """Three documents of 40 tokens."""
+
+    lengths, starts, weights = np.full(3, 40), np.array([0, 3]), np.ones(1)
+
+    def document(self, index: int) -> np.ndarray:
+        return plain(40, np.random.default_rng(index))
+
+
+def _masks(objective, epochs: int = 6, piece: int = 0, seed: int = 1) -> list[list[int]]:
+    """Return the inputs of a piece in each epoch."""
+    made = Examples(Documents(), objective, seed)
+    return [made.make(piece, epoch)["input_ids"].tolist() for epoch in range(epochs)]
+
+
+def _different(masks: list[list[int]]) -> int:
+    return len({*map(tuple, masks)})
+
+
+def test_masks_of_an_example_are_new_in_each_epoch_or_as_many_as_asked_for() -> None:
+    assert _different(_masks(bound("mlm"))) == 6
+    assert _different(_masks(bound("mlm", masks=1))) == 1
+    three = _masks(bound("mlm", masks=3))
+    assert _different(three) == 3
+    assert three[:3] == three[3:]
+
+
+def test_static_masks_differ_by_seed_and_document_and_begin_as_dynamic_ones() -> None:
+    static = bound("mlm", masks=1)
+    assert _masks(static)[0] == _masks(bound("mlm"))[0]
+    assert _masks(static, 1) != _masks(static, 1, seed=2)
+    masked = [np.array(_masks(static, 1, piece)[0]) == static.mask for piece in range(3)]
+    assert _different([each.tolist() for each in masked]) == 3
+
+
+def test_example_carried_over_to_the_next_epoch_keeps_its_mask() -> None:
+    made = Examples(Documents(), bound("mlm", masks=2), 1)
+    carried = made.make(int(made.carry_over(np.array([1]))[0]), 1)
+    assert np.array_equal(carried["input_ids"], made.make(1, 0)["input_ids"])
+    assert not np.array_equal(carried["input_ids"], made.make(1, 1)["input_ids"])
+
+
+def test_static_masks_beside_dynamic_ones_repeat_the_whole_example() -> None:
+    static, dynamic = bound("mlm", masks=1), bound("mlm")
+    dynamic.parts = ("other",)  # losses of a list have different names
+    assert _different(_masks(Combined([static, dynamic], [1.0, 1.0]))) == 1
+    of = [{"name": "mlm", "alias": "static", "masks": 2}, {"name": "mlm"}]
+    mixed = bound("mixture", of=[mixture.Member.model_validate(each) for each in of])
+    masks = _masks(mixed)
+    assert masks[:2] == masks[2:4] == masks[4:]
+    assert masks[0] != masks[1]
 
 
 # A rate that follows the run

@@ -49,6 +49,13 @@ class Rates(FrozenConfig):
         le=1,
         description="share of the targets that stay as they are; all others become the mask token",
     )
+    # Liu et al. 2019 (arXiv:1907.11692), sec. 4.1
+    masks: int | None = Setting(
+        None,
+        ge=1,
+        description="how many different masks an example has, which the epochs take in turn: 1 is "
+        "static masking, BERT's data had 10; default: a new one in each epoch (dynamic masking)",
+    )
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
@@ -101,6 +108,7 @@ class Masking(LabelTargets, FramedText):
         self.text_ids = np.flatnonzero(self.is_text)
         self.shown_rate = config.random + config.unmask
         self.highest = max(config.rate, config.final_rate or 0.0)
+        self.repeats_after = config.masks or self.repeats_after
         if config.final_rate is None:
             self.leave_out("threshold")
 

@@ -40,6 +40,7 @@ class Combined:
         self.scores = joined(objective.scores for objective in objectives)
         self.token_flags = joined(objective.token_flags for objective in objectives)
         self.predicts_text = any(objective.predicts_text for objective in objectives)
+        self.repeats_after = min(objective.repeats_after for objective in objectives)
 
     def __getattr__(self, name: str) -> Any:
         # Pickle reads attributes before they are set.
