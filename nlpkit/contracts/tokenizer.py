@@ -37,6 +37,9 @@ class Tokenizer(Protocol):
 
     # A directory with one of these files has a tokenizer of this kind.
     files: ClassVar[tuple[str, ...]]
+    # Whether the tokens of a text hold all of its characters, but for unknown ones; else bits per
+    # character count what they lose, such as spaces, or add.
+    keeps_text: bool = False
 
     # Ids of the special tokens; None if the vocabulary does not have the token.
     @property

@@ -26,7 +26,7 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 from nlpkit.runs import frozen
 from nlpkit.runs.open_checkpoint import Opened
-from nlpkit.runs.run import Training, token_characters
+from nlpkit.runs.run import Training
 from nlpkit.score.named import WrongScore
 from nlpkit.text_table import aligned
 from nlpkit.train.held_out import HeldOut
@@ -101,7 +101,7 @@ class Evaluation:
             )
         # A sequence longer than the budget is a batch of its own.
         budget = max(budget, int(self.examples.sizes.max()))
-        self.held_out = HeldOut(self.examples, budget, token_characters(tokenizer))
+        self.held_out = HeldOut(self.examples, budget, tokenizer)
 
     @property
     def classes(self) -> list[str]:

@@ -27,7 +27,7 @@ from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.runs import build, checks, fastest_precision, save
 from nlpkit.runs.announce import announce, conclude
-from nlpkit.runs.run import FITTED, Data, ModelPart, Run, Training, from_first, token_characters
+from nlpkit.runs.run import FITTED, Data, ModelPart, Run, Training, from_first
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -237,8 +237,7 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
 def _held_out(run: Run) -> HeldOut | None:
     if run.data.held_out is None:
         return None
-    characters = token_characters(run.data.tokenizer)
-    return HeldOut(run.data.held_out, run.settings.batch_budget, characters)
+    return HeldOut(run.data.held_out, run.settings.batch_budget, run.data.tokenizer)
 
 
 def _metrics(run: Run, state: State) -> Metrics:

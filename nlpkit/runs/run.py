@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import broadcast_object_list
@@ -42,11 +41,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 FITTED = "fitted"  # in run.json and training.json: what `train.memory` chose
-
-
-def token_characters(tokenizer: Tokenizer | None) -> np.ndarray:
-    """Return the number of characters in each token, (V,); V is 0 without a tokenizer."""
-    return np.zeros(0, np.int32) if tokenizer is None else tokenizer.token_characters()
 
 
 @dataclass

@@ -55,6 +55,7 @@ class Tokenizer:
     """Text ↔ ids; fast to import, to pickle and to fork."""
 
     files: ClassVar[tuple[str, ...]] = ("vocab.txt",)
+    keeps_text = True
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
         """Take the tokens in the order of ids; `source` names their file in a `FileError`."""

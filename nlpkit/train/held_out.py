@@ -14,6 +14,7 @@ from torch import nn
 
 from nlpkit.contracts.batch import Loss
 from nlpkit.contracts.task import Answer, Item, Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.train.losses import LossSums, reduced
@@ -29,13 +30,17 @@ _BY_HEART = (
 class HeldOut:
     """A held-out set whose examples are the same at every evaluation.
 
-    `characters` (V,) is the number of characters of text in each token.
+    `characters` (V,) is the number of characters of its text that a token stands for.
     """
 
-    def __init__(self, examples: Examples, budget: int, characters: np.ndarray):
+    def __init__(self, examples: Examples, budget: int, tokenizer: Tokenizer | None):
         self.examples = examples
         self.bins, self.batch = held_out_batches(examples, budget)
-        self.characters = characters
+        self.characters = np.zeros(0) if tokenizer is None else tokenizer.token_characters()
+        if tokenizer is not None and not tokenizer.keeps_text:
+            from nlpkit.data.lost_characters import share_out
+
+            self.characters = share_out(self.characters, examples.corpus, tokenizer.unk_id)
         # (prediction, label) of the last evaluation, in the order of `bins`.
         self.predictions: list[Answer] = []
 

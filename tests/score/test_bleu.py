@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import subprocess
 import sys
 
@@ -231,6 +232,29 @@ def test_ter_of_real_systems_is_that_of_sacrebleu(options: dict) -> None:
     hypotheses, reference = (lines_of(f"mt_outputs/{name}")[:60] for name in TED[0])
     references = [reference, [*reference[1:], ""]]
     assert_equal(ter, TER(**options), hypotheses, references, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"normalized": True}, {"normalized": True, "asian_support": True},
+     {"normalized": True, "no_punct": True}, {"no_punct": True, "asian_support": True}],
+)  # fmt: skip
+def test_ter_of_odd_lines_is_that_of_sacrebleu(options: dict) -> None:
+    # References are prepared twice there: rules of `normalized` split some words only then.
+    parts = ["a", "the", ".", "，", "猫", "it's", "U.S.", "3,000.5", "--", "&amp;", "(x)", "é",
+             "5-6", "、", "（", " ", " "]  # fmt: skip
+    rng = random.Random(0)
+
+    def draw() -> str:
+        return "".join(rng.choices(parts, k=rng.choice([0, 1, 4, 9])))
+
+    lines = [(draw(), [draw() for _ in range(rng.choice([1, 2]))]) for _ in range(300)]
+    fixed = {"asian_support": ("5-63,000.5 (x)", ["在 it's\t e\u0301 --"]),
+             "no_punct": ("， &amp;", ["3,000.5坐（it's."])}  # fmt: skip
+    for hypothesis, references in [*lines, *(fixed[name] for name in fixed if name in options)]:
+        found = ter.score([hypothesis], [[each] for each in references], **options)
+        theirs = TER(**options).sentence_score(hypothesis, references)
+        assert found.score == pytest.approx(theirs.score, rel=1e-12), (hypothesis, references)
 
 
 def references_of(references: list[list[str]], number: int) -> list[list[str]]:

@@ -56,8 +56,10 @@ def _settings(
 
 def _row(line: str, references: Sequence[str], settings: Settings) -> Row:
     """Return the fewest edits of a line, and the mean length of its references."""
-    words = settings.tokenize(line).split()
-    both = [settings.edits(words, settings.tokenize(each).split()) for each in references]
+    tokenize = settings.tokenize
+    words = tokenize(line).split()
+    # sacrebleu prepares references twice; with `normalized` the second time may split words.
+    both = [settings.edits(words, tokenize(tokenize(each)).split()) for each in references]
     return min(edits for edits, _ in both), sum(length for _, length in both) / len(both)
 
 

@@ -54,6 +54,7 @@ class LibraryTokenizer(ABC):
     kind: ClassVar[str]
     model: ClassVar[str]
     files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
+    keeps_text = False
     end_of_word: ClassVar[str | None] = None  # the suffix of the last piece of a word
     bos: ClassVar[str | None] = None
     eos: ClassVar[str | None] = None

@@ -30,7 +30,7 @@ class SourceAndTarget:
         self.vocab_size = target.vocab_size
         self.encode, self.encode_batch = target.encode, target.encode_batch
         self.decode, self.token = target.decode, target.token
-        self.token_characters = target.token_characters
+        self.token_characters, self.keeps_text = target.token_characters, target.keeps_text
 
     def save(self, directory: str | Path) -> None:
         """Write the files of both, each in its folder."""
