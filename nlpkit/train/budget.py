@@ -9,7 +9,8 @@ resumes: it may be killed again before it has logged them anew.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,7 +51,7 @@ class Clock(Pace):
         self._recorded = recorded.ticks
         self._used = max(state.times.elapsed, recorded.spent)
         self._least = 0.0  # the clock never goes back, also after times of another run
-        self._started = self._step_started = self._task_started = now()
+        self._started = self._step_started = now()
         self._first = True
         self._saved_step = state.step
 
@@ -117,25 +118,25 @@ class Clock(Pace):
             return True
         return super().evaluation_is_due(state) and not state.times.near_end
 
-    def begin_evaluation(self) -> None:
-        self._task_started = now()
-
-    def end_evaluation(self, state: State) -> None:
-        state.times.evaluation = now() - self._task_started
+    @contextmanager
+    def evaluating(self, state: State) -> Iterator[None]:
+        started = now()
+        yield
+        state.times.evaluation = now() - started
 
     def checkpoint_is_due(self, state: State) -> bool:
         if not state.times.saving and state.times.progress >= KNOWN_BY:
             return self._saved_step != state.step
         return super().checkpoint_is_due(state) and not state.times.near_end
 
-    def begin_saving(self, state: State) -> None:
-        self._task_started = now()
+    @contextmanager
+    def saving(self, state: State) -> Iterator[None]:
+        started = now()
         # What is used when the checkpoint is written.
         state.times.elapsed = self.elapsed() + state.times.saving
-
-    def end_saving(self, state: State) -> None:
+        yield
         if self._saved_step != state.step:  # else only the state was written again
-            state.times.saving = now() - self._task_started
+            state.times.saving = now() - started
             self._saved_step = state.step
 
     def spent(self) -> dict[str, float]:

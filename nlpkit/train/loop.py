@@ -113,11 +113,10 @@ def _finish_step(job: Job, state: State) -> None:
     """Evaluate and save if they are due after this step."""
     improved = False
     if job.evaluate and state.evaluated_step != state.step and job.pace.evaluation_is_due(state):
-        job.pace.begin_evaluation()
-        figures = job.evaluate(state.progress(job.settings))
-        if figures is None:
-            _save_and_stop(job, state)
-        job.pace.end_evaluation(state)
+        with job.pace.evaluating(state):
+            figures = job.evaluate(state.progress(job.settings))
+            if figures is None:
+                _save_and_stop(job, state)
         improved = _note_evaluation(job, state, figures)
     due = improved or state.is_stable_end(job.settings) or state.is_over(job.settings)
     if state.step and (due or job.pace.checkpoint_is_due(state)):
@@ -125,9 +124,8 @@ def _finish_step(job: Job, state: State) -> None:
 
 
 def _save(job: Job, state: State, improved: bool) -> None:
-    job.pace.begin_saving(state)
-    job.save(state, improved)
-    job.pace.end_saving(state)
+    with job.pace.saving(state):
+        job.save(state, improved)
 
 
 def _save_and_stop(job: Job, state: State) -> NoReturn:

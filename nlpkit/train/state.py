@@ -6,6 +6,7 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -152,21 +153,17 @@ class Pace:
         every = self.settings.eval_every
         return state.progress(self.settings) >= 1 or bool(every and state.step % every == 0)
 
-    def begin_evaluation(self) -> None:
-        """Note that an evaluation begins."""
-
-    def end_evaluation(self, state: State) -> None:
-        """Note that an evaluation ends."""
+    def evaluating(self, state: State) -> AbstractContextManager[None]:
+        """Return the context of an evaluation."""
+        return nullcontext()
 
     def checkpoint_is_due(self, state: State) -> bool:
         """Return whether a checkpoint is due after the last step."""
         return state.step % self.settings.save_every == 0
 
-    def begin_saving(self, state: State) -> None:
-        """Note that a checkpoint of `state` is going to be written."""
-
-    def end_saving(self, state: State) -> None:
-        """Note that a checkpoint of `state` is written."""
+    def saving(self, state: State) -> AbstractContextManager[None]:
+        """Return the context in which a checkpoint of `state` is written."""
+        return nullcontext()
 
     def spent(self) -> dict[str, float]:
         """Return what each record says of the time that is used now."""

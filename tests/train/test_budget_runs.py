@@ -249,16 +249,17 @@ def test_stable_part_of_a_budget_goes_on_with_a_longer_one(
 # Prints which modules of torch each checkpoint imports.
 WATCHED = """\
 import sys
+from contextlib import contextmanager
 from nlpkit import cli
 from nlpkit.train.budget import Clock
-begin, end = Clock.begin_saving, Clock.end_saving
-def begin_saving(self, state):
-    self.before = {*sys.modules}
-    begin(self, state)
-def end_saving(self, state):
-    end(self, state)
-    print("new:", [name for name in sys.modules.keys() - self.before if name[:5] == "torch"])
-Clock.begin_saving, Clock.end_saving = begin_saving, end_saving
+plain = Clock.saving
+@contextmanager
+def saving(self, state):
+    before = {*sys.modules}
+    with plain(self, state):
+        yield
+    print("new:", [name for name in sys.modules.keys() - before if name[:5] == "torch"])
+Clock.saving = saving
 sys.exit(cli.run(sys.argv[1:]))
 """
 
