@@ -195,7 +195,7 @@ def load_run_recipe(path: Path) -> recipe.Resolved:
 def _list_part_names(data: object) -> Iterator[str]:
     """Yield the names of all parts in a recipe, which may be malformed."""
     parts = (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention, Optimizer)
-    keys = {part.KEY for part in parts} | {"optimizer"}
+    keys = {part.KEY for part in parts} | {"optimizer", "backend"}
     for path in flatten(data):
         if len(path) > 1 and path[-1] in keys and isinstance(name := value_at(data, path), str):
             yield name

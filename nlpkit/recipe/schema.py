@@ -4,7 +4,7 @@ Made from the `Config` classes. Rules between settings are not in it: only loadi
 the sections of parts in a recipe that `extends` another one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from pydantic.json_schema import models_json_schema
 
@@ -127,9 +127,7 @@ def _loosen(section: Schema) -> Schema:
 def _describe_part(part: type[Part], own: Schema, configs: Mapping[str, Schema]) -> Schema:
     key = part.KEY
     own = {name: each for name, each in own.items() if name != "config"}
-    # A dotted name is a module of the user's, whose settings are not known here.
-    names = [{"enum": list(configs)}, {"type": "string", "pattern": r"\w\.\w"}]
-    own[key] = {"description": part.model_fields[key].description, "anyOf": names}
+    own[key] = {"description": part.model_fields[key].description, **_allow_names(configs)}
     rules: list[Schema] = [
         {
             "if": {"properties": {key: {"const": name}}, "required": [key]},
@@ -147,7 +145,7 @@ def _describe_part(part: type[Part], own: Schema, configs: Mapping[str, Schema])
         section["required"] = [key]
         return {"if": {"type": "string"}, "then": own[key], "else": section}
     if part is Attention:
-        own["backend"]["enum"] = ["auto", *registry.names(sections.BACKENDS)]
+        own["backend"] |= _allow_names(["auto", *registry.names(sections.BACKENDS)])
         own["layers"] |= own["layers"].pop("anyOf")[0]  # or null, which nobody writes
         return _unless_named(section, key, {"properties": own})
     if part is Model:  # beside init_from, a rate of dropout alone
@@ -165,6 +163,11 @@ def _describe_part(part: type[Part], own: Schema, configs: Mapping[str, Schema])
     if part is Tokenizer:
         ways.append({"required": list(_SIDES), "maxProperties": 2})
     return section | {"oneOf": ways}
+
+
+def _allow_names(names: Iterable[str]) -> Schema:
+    # A dotted name is a module of the user's, whose settings are not known here.
+    return {"anyOf": [{"enum": list(names)}, {"type": "string", "pattern": r"\w\.\w"}]}
 
 
 def _unless_named(section: Schema, key: str, other: Schema) -> Schema:

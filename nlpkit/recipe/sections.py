@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Part, name_in
+from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.sizes import parse_size
 
@@ -213,6 +214,15 @@ class AttentionLayer(Part):
         return AttentionChoice(kind=self.kind, config=self.config)
 
 
+def load_outside(folder: str, name: str) -> str:
+    """Return the name of a part from outside that can be loaded; raise `ValueError`."""
+    try:
+        registry.load(folder, name)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+    return name
+
+
 class Attention(Part):
     """The kinds of attention (by default the family's own), and the backend."""
 
@@ -233,6 +243,8 @@ class Attention(Part):
     @classmethod
     def _check_backend(cls, backend: str) -> str:
         backend = OLD_BACKENDS.get(backend, backend)
+        if "." in backend:
+            return load_outside(BACKENDS, backend)
         names = ["auto", *registry.names(BACKENDS)]
         if backend not in names:
             near = registry.suggest(backend, names)

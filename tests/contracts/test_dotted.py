@@ -98,7 +98,7 @@ def test_installed_script_imports_a_family_of_the_working_directory(tmp_path: Pa
         assert done.returncode == code, done.stderr
 
 
-@pytest.mark.parametrize("setting", ["objective.name", "model.family"])
+@pytest.mark.parametrize("setting", ["objective.name", "model.family", "attention.backend"])
 def test_module_that_ends_the_process_on_import_is_refused(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], setting: str
 ) -> None:

@@ -133,6 +133,9 @@ def test_recipe_of_a_stranger_brings_no_optimizer(tiny: Path, tmp_path: Path) ->
         path.write_text(tiny.read_text("utf-8") + f"attention: {written}\n", "utf-8")
         with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.mask'"):
             source.load_run_recipe(path)
+    path.write_text(tiny.read_text("utf-8") + "attention: {backend: evil.fast}\n", "utf-8")
+    with pytest.raises(FileError, match=r"recipe\.yaml: names 'evil\.fast'"):
+        source.load_run_recipe(path)
 
 
 @pytest.mark.slow
