@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reference_examples import Examples
+from reference_examples import PARTS, Examples
 from reference_scores import write_scores
 
 from nlpkit import errors, registry
@@ -19,15 +19,6 @@ from nlpkit.recipe.schema import build_schema
 
 ROOT = Path(__file__).resolve().parents[1]
 _MADE = "<!-- made by `python docs/reference.py` -->\n"
-# The folders of parts, and the section of the recipe that names one of them.
-_PARTS = {
-    "models": ("model", "family"),
-    "objectives": ("objective", "name"),
-    "attention__kinds": ("attention", "kind"),
-    "tokenizers": ("tokenizer", "kind"),
-    "train__optimizers": ("train.optimizer", "name"),
-    "train__schedules": ("train.schedule", "name"),
-}
 # Other groups of keys, by their name in the schema.
 _SECTIONS = {
     "nlpkit__data__settings__Config": "data",
@@ -108,13 +99,12 @@ def write_keys() -> dict[str, str]:
     text = [f"{_MADE}# Recipe keys: sections\n\n## The recipe\n\n{_table(top, 'The recipe')}"]
     text += [f"## {title}\n\n{_table(known[name], title)}" for name, title in _SECTIONS.items()]
     pages = {"keys.md": "\n\n".join(text) + "\n"}
-    for folder, (section, key) in _PARTS.items():
-        path = folder.replace("__", "/")
-        text = [f"{_MADE}# Recipe keys: {path}\n\nNamed by `{section}`, key `{key}`."]
-        for name in registry.names(path):
-            described = known.get(f"nlpkit__{folder}__{name}__Config", {})
-            text.append(f"## {name}\n\n{_table(described, f'{path}/{name}')}")
-        pages[f"keys_{folder.rpartition('__')[2]}.md"] = "\n\n".join(text) + "\n"
+    for section, (folder, key) in PARTS.items():
+        text = [f"{_MADE}# Recipe keys: {folder}\n\nNamed by `{section}`, key `{key}`."]
+        for name in registry.names(folder):
+            described = known.get(f"nlpkit__{folder.replace('/', '__')}__{name}__Config", {})
+            text.append(f"## {name}\n\n{_table(described, f'{folder}/{name}')}")
+        pages[f"keys_{folder.rpartition('/')[2]}.md"] = "\n\n".join(text) + "\n"
     return pages
 
 

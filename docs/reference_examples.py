@@ -10,16 +10,19 @@ from typing import Any
 import yaml
 
 # Of these sections a part has its own keys: its folder, and the key that names it.
-_PARTS = {
+PARTS = {
     "model": ("models", "family"),
     "objective": ("objectives", "name"),
-    "tokenizer": ("tokenizers", "kind"),
     "attention": ("attention/kinds", "kind"),
+    "tokenizer": ("tokenizers", "kind"),
+    "train.optimizer": ("train/optimizers", "name"),
+    "train.schedule": ("train/schedules", "name"),
+}
+# The same, with the mappings inside a section.
+_ALL_PARTS = PARTS | {
     "objective.of, one member of a mixture": ("objectives", "name"),
     "attention.layers, one layer": ("attention/kinds", "kind"),
     "tokenizer.source, tokenizer.target": ("tokenizers", "kind"),
-    "train.optimizer": ("train/optimizers", "name"),
-    "train.schedule": ("train/schedules", "name"),
 }
 # Lists of mappings inside a section, and the section that describes one of them.
 _INSIDE = {
@@ -71,7 +74,7 @@ def _walk(recipe: dict[str, Any], family: str) -> Iterator[tuple[str, str, Any]]
 
 def _walk_section(section: str, given: dict[str, Any], family: str) -> Iterator[Any]:
     """Yield (section, key, value), and for the keys of a part also (FOLDER/NAME, key, value)."""
-    folder, chooser = _PARTS.get(section, ("", ""))
+    folder, chooser = _ALL_PARTS.get(section, ("", ""))
     # The model of a checkpoint has its family; attention without a kind has that of the family.
     name = given.get(chooser, family if section == "model" else "")
     for key, value in given.items():
@@ -79,8 +82,8 @@ def _walk_section(section: str, given: dict[str, Any], family: str) -> Iterator[
         if name:
             yield f"{folder}/{name}", key, value
         inner = f"{section}.{key}"
-        if inner in _PARTS and isinstance(value, str):
-            yield inner, _PARTS[inner][1], value
+        if inner in _ALL_PARTS and isinstance(value, str):
+            yield inner, _ALL_PARTS[inner][1], value
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, dict):
                 yield from _walk_section(_INSIDE.get(inner, inner), each, family)
