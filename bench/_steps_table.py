@@ -103,8 +103,13 @@ def _ratios(each: Measured, base: Measured | None) -> str:
         return ""
     if each is base:
         return "1.00"
-    found = each.faster(base)
-    return f"{statistics.median(found):.2f} ({min(found):.2f}–{max(found):.2f})"
+    median, low, high = _summarize(each.faster(base))
+    return f"{median:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _summarize(values: list[float]) -> list[float]:
+    """Return the median, the lowest and the highest."""
+    return [statistics.median(values), min(values), max(values)]
 
 
 def note(plan: Plan) -> str:
@@ -134,9 +139,13 @@ CPM_ANT = (
 
 
 def as_json(group: Group) -> list[dict[str, Any]]:
-    """Return the figures of a group, for programs."""
+    """Return the figures of a group, for programs; `docs/results.py` makes the tables of docs."""
+    compared = {"x_trainer": group.bases()[DEFAULTS], "x_best_flags": group.bases()[BEST]}
     return [
         {
+            "title": group.title,
+            "tokens_per_second": [statistics.median(each.rates), max(each.rates)],
+            **{name: base and _summarize(each.faster(base)) for name, base in compared.items()},
             "workload": group.plan.workload.name, "size": group.plan.workload.size_name,
             "type": group.dtype, "subject": each.name, "seconds": each.seconds,
             "tokens": each.tokens, "tokens_per_update": each.updates, "memory_bytes": each.memory,

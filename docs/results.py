@@ -1,0 +1,106 @@
+"""Writes the tables of docs that are made from a file in bench/results.
+
+    python bench/steps.py --json bench/results/steps.json   measures again
+    python docs/results.py                                  writes docs/speed.md and the lab's page
+
+A table stands between `<!-- table NAME -->` and `<!-- end of table -->`.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = ROOT / "bench/results/steps.json"
+_TYPES = ("fp32", "bf16")
+Row = dict[str, Any]
+
+
+def write_steps(rows: Sequence[Row]) -> str:
+    """Return the table of every workload, type and subject, as `bench/steps.py` prints it."""
+    head = (
+        "| workload | type | whose | real tokens/s, median (best) | x Trainer | x best flags "
+        "| of GEMM peak | peak memory | x Trainer |\n" + "|---" * 9 + "|"
+    )
+    lines = [head]
+    for row in rows:
+        bold = "**" if row["subject"] == "nlpkit" else ""
+        median, best = row["tokens_per_second"]
+        ratios = [f"{bold}{_ratio(row[name])}{bold}" for name in ("x_trainer", "x_best_flags")]
+        cells = [
+            *(row["title"], row["type"], row["subject"], f"{median:,.0f} ({best:,.0f})", *ratios),
+            f"{row['share_of_gemm_peak']:.0%}",
+            f"{row['memory_bytes'] / 2**20:,.0f} MiB",
+            f"{_memory(rows, row):.2f}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def write_summary(rows: Sequence[Row]) -> str:
+    """Return a row for each workload: how many times as fast as Trainer nlpkit is."""
+    head = (
+        "| workload | fp32: x Trainer | x best flags | bf16: x Trainer | x best flags "
+        "| memory x Trainer |\n" + "|---" * 6 + "|"
+    )
+    ours = {(row["title"], row["type"]): row for row in rows if row["subject"] == "nlpkit"}
+    lines = [head]
+    for title in dict.fromkeys(title for title, _ in ours):
+        of_types = [ours.get((title, name)) for name in _TYPES]
+        cells = [
+            "" if row is None else f"{row[name][0]:.2f}"
+            for row in of_types
+            for name in ("x_trainer", "x_best_flags")
+        ]
+        memory = ", ".join(f"{_memory(rows, row):.2f}" for row in of_types if row is not None)
+        lines.append(f"| {' | '.join([title, *cells, memory])} |")
+    return "\n".join(lines)
+
+
+def _ratio(values: Sequence[float] | None) -> str:
+    median, low, high = values or (1.0, 1.0, 1.0)
+    return "1.00" if low == median == high == 1 else f"{median:.2f} ({low:.2f}–{high:.2f})"
+
+
+def _memory(rows: Sequence[Row], row: Row) -> float:
+    """Return the memory of a subject as a share of that of Trainer with its defaults."""
+    same = [each for each in rows if (each["title"], each["type"]) == (row["title"], row["type"])]
+    (base,) = (each for each in same if each["subject"] == "Trainer")
+    return float(row["memory_bytes"] / base["memory_bytes"])
+
+
+TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
+    "docs/speed.md": write_summary,
+    "docs/lab/speed_bench.md": write_steps,
+}
+
+
+def fill(page: str, name: str, table: str) -> str:
+    """Return a page with a table between its marks; raise `ValueError` if it has no marks."""
+    marks = f"<!-- table {name} -->", "<!-- end of table -->"
+    pattern = f"{marks[0]}.*?{marks[1]}"
+    if not re.search(pattern, page, re.DOTALL):
+        raise ValueError(f"no {marks[0]}")
+    made = f"{marks[0]}\n\n{table}\n\n{marks[1]}"
+    return re.sub(pattern, lambda _: made, page, flags=re.DOTALL)
+
+
+def write_pages() -> dict[str, str]:
+    """Return each page with its tables as bench/results has them."""
+    rows = json.loads(STEPS.read_text("utf-8"))
+    return {
+        path: fill((ROOT / path).read_text("utf-8"), STEPS.name, table(rows))
+        for path, table in TABLES.items()
+    }
+
+
+def main() -> None:
+    """Write the pages."""
+    for path, text in write_pages().items():
+        (ROOT / path).write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()

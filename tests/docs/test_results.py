@@ -1,0 +1,38 @@
+"""Tables that are made from bench/results are those of the files there."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def results() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_results", ROOT / "docs/results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_those_of_the_results(results: ModuleType) -> None:
+    pages = results.write_pages()
+    assert {path: (ROOT / path).read_text("utf-8") for path in pages} == pages, (
+        "python docs/results.py"
+    )
+
+
+def test_summary_has_the_ratios_of_nlpkit_by_workload(results: ModuleType) -> None:
+    rows = json.loads((ROOT / "bench/results/steps.json").read_text("utf-8"))
+    *_, last = results.write_summary(rows).splitlines()
+    assert last == "| gpt1 pretrain, full rows, 12 x 768 | 1.31 | 0.97 | 1.69 | 1.14 | 0.60, 0.64 |"
+
+
+def test_page_without_marks_is_refused(results: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"no <!-- table steps\.json -->"):
+        results.fill("# Speed\n", "steps.json", "| a |")
