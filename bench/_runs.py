@@ -1,6 +1,5 @@
 """What benchmarks of many runs share: the command `nlpkit`, figures that are kept."""
 
-import argparse
 import json
 import os
 import re
@@ -13,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import disk, recipe
-
-DATA = Path(__file__).resolve().parent.parent.parent / "shared/data"
 
 
 class Runs:
@@ -64,29 +61,6 @@ def bracketed(rates: Sequence[str], first: str, loss: Callable[[str], float]) ->
         if not beside:
             return {rates[place]: tried[place] for place in sorted(tried)}
         tried[beside[0]] = loss(rates[beside[0]])
-
-
-def parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the arguments that all these benchmarks have."""
-    made = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawTextHelpFormatter
-    )
-    made.add_argument("out", type=Path)
-    made.add_argument("--data", type=Path, default=DATA)
-    made.add_argument("--seeds", type=int, default=3)
-    return made
-
-
-def check_data(data: Path) -> Path:
-    """Return the folder of the data as an absolute path; exit if there is none."""
-    if not data.is_dir():
-        raise SystemExit(f"{data}: no such folder; name it: --data DIR")
-    return data.resolve()
-
-
-def texts(data: Path, files: Sequence[str]) -> str:
-    """Return the setting that trains on these files."""
-    return f"data.train=[{', '.join(json.dumps(str(data / file)) for file in files)}]"
 
 
 def from_nothing(base: str, home: Path) -> list[str]:

@@ -1,0 +1,64 @@
+"""The verdict of bench/sentences.py, and figures that a benchmark keeps. Nothing is trained."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch):
+    """Return how to import a module of bench/, loaded anew."""
+    monkeypatch.syspath_prepend(str(BENCH))
+    for file in BENCH.glob("*.py"):
+        monkeypatch.delitem(sys.modules, file.stem, raising=False)
+    return import_module
+
+
+@pytest.mark.parametrize(
+    ("nsp_nsp", "nsp_sop", "sop_nsp", "sop_sop", "verdict"),
+    [
+        (0.905, 0.520, 0.789, 0.865, "reproduced"),  # Lan et al. 2020, table 5
+        (0.905, 0.520, 0.789, 0.505, "inconclusive"),  # SOP itself is not learned
+        (0.905, 0.600, 0.789, 0.865, "not reproduced"),
+        (0.905, 0.520, 0.505, 0.865, "not reproduced"),
+    ],
+)
+def test_sentences_verdict_follows_its_rule(bench, nsp_nsp, nsp_sop, sop_nsp, sop_sop, verdict):
+    claim = bench("sentences")
+    given = {
+        ("nsp", "nsp"): nsp_nsp, ("nsp", "sop"): nsp_sop,
+        ("sop", "nsp"): sop_nsp, ("sop", "sop"): sop_sop,
+    }  # fmt: skip
+    # A coin's standard error for 2,500 pairs is 0.01, so that 0.505 is not above chance.
+    scores = {key: claim.Scores([value - 0.001, value], 2500) for key, value in given.items()}
+    assert claim.verdict(scores) == verdict
+
+
+def test_sentences_verdict_with_seeds_on_both_sides_is_inconclusive(bench):
+    claim = bench("sentences")
+    good = claim.Scores([0.9, 0.9], 2500)
+    scores = {("nsp", "nsp"): good, ("sop", "sop"): good, ("nsp", "sop"): claim.Scores([0.5], 2500)}
+    scores["sop", "nsp"] = claim.Scores([0.51, 0.53], 2500)
+    assert claim.verdict(scores) == "inconclusive"
+
+
+def test_sentences_without_runs_says_what_to_train(bench, tmp_path):
+    (tmp_path / "nsp/seed-1").mkdir(parents=True)
+    with pytest.raises(SystemExit, match=r"no runs .* train sop_nsp\.yaml first"):
+        bench("sentences").ask(tmp_path)
+
+
+def test_figures_are_made_once_and_not_kept_if_a_command_fails(bench, tmp_path):
+    runs = bench("_runs").Runs(tmp_path, tmp_path)
+
+    def fail():
+        raise SystemExit("nlpkit: exit 1")
+
+    with pytest.raises(SystemExit):
+        runs.kept(tmp_path / "a", fail)
+    assert runs.kept(tmp_path / "a", lambda: {"loss": 1.5}) == {"loss": 1.5}
+    assert runs.kept(tmp_path / "a", fail) == {"loss": 1.5}
