@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import _runs
-from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner
 from nlpkit.commands._series import Series
@@ -58,35 +57,27 @@ class Runs:
         """Return the rate that was chosen for a condition, or None."""
         return self.state["rates"].get(self.found.find_trained(name), {}).get("chosen")
 
-    def list_series(self, name: str) -> Series:
+    def make_series(self, name: str) -> Series:
         """Return the runs of a condition."""
-        seeds = range(1, self.found.seeds + 1)
-        return Series(partial(self._make, name), seeds, self.found.list_rates(name))
-
-    def _make(self, name: str, seed: int, where: str, more: Sequence[str] = ()) -> Run:
-        """Return the checked run of a condition in its directory `where`, with more settings."""
-        trained = self.found.find_trained(name)
-        changes = [*self.found.list_changes(name, self.folder), *more, f"seed={seed}"]
-        start, base = self.found.conditions[trained].start, self.found.find_base(trained)
-        if start is not None:
-            start = str(self.out / base / f"seed-{seed}") if base else start
-            changes.insert(0, f"init_from={json.dumps(start)}")
-        elif self.found.counts_steps(trained) and trained in self.state["plans"]:
+        trained, changes = self.found.find_trained(name), self.found.list_changes(name, self.folder)
+        condition, base = self.found.conditions[trained], self.found.find_base(trained)
+        if condition.start is not None and base is None:
+            changes.insert(0, f"init_from={json.dumps(condition.start)}")
+        if self.found.counts_steps(trained) and trained in self.state["plans"]:
             changes.append(f"train.steps={self.state['plans'][trained]['steps']}")
-        recipe, common = self.found.conditions[trained].recipe, replace(self.common, out=None)
-        common = replace(common, overrides=changes)
-        asked = Sweep(["pretrain", recipe], partial(common.load, recipe), common)
-        try:
-            return asked.make(f"{trained}/{where}", [], str(self.out / trained / where))
-        except RecipeError as error:
-            problems = [place(each, name, self.document) for each in error.problems]
-            raise RecipeError(sorted(set(problems))) from error
+        return Series(
+            *(trained, condition.recipe, self.out, self.common, changes),
+            explain=partial(place, name=name, document=self.document),
+            seeds=range(1, self.found.seeds + 1),
+            rates=self.found.list_rates(name),
+            base=None if base is None else self.out / base,
+        )
 
     def check(self) -> None:
         """Raise an error if a recipe, a file or a directory is wrong; nothing is begun."""
         first = {}
         for name, condition in self.found.conditions.items():
-            series = self.list_series(name)
+            series = self.make_series(name)
             runs = series.list_runs(self.find_rate(name))
             first[name] = runs[0].resolved
             if condition.evaluates is None:
@@ -113,12 +104,12 @@ class Runs:
                 continue
             if name not in plans:
                 plans[name] = said = self._plan(name)
-                time, size = format_duration(said["seconds"]), format_bytes(said["memory"])
-                trained = said["trained"] if said["trained"] < said["parameters"] else None
+                size, trained = said["parameters"], said["trained_parameters"]
                 log.info(
-                    f"plan: {name}: {said['parameters']:,} parameters, "
-                    f"{'' if trained is None else f'{trained:,} of them trained, '}"
-                    f"{said['steps']:,} steps, {time}, {size}"
+                    f"plan: {name}: {size:,} parameters, "
+                    f"{f'{trained:,} of them trained, ' if trained < size else ''}"
+                    f"{said['steps']:,} steps, {format_duration(said['seconds'])}, "
+                    f"{format_bytes(said['peak_memory_bytes'])}"
                 )
             if condition.start is None:
                 sizes[name] = plans[name]["parameters"]
@@ -129,15 +120,16 @@ class Runs:
             raise RecipeError([self.document.locate(what)])
 
     def _plan(self, name: str) -> JsonObject:
-        resolved, base = self._make(name, 1, "seed-1").resolved, self.found.find_base(name)
+        series, base = self.make_series(name), self.found.find_base(name)
+        resolved = series.make(1, "seed-1").resolved
         adapters = resolved.recipe.lora if base else None
         if base is not None:  # not trained yet: the model is that of the first base, untrained
             while (before := self.found.find_base(base)) is not None:
                 base = before
-            described = self._make(base, 1, "seed-1").resolved.dump()
+            described = self.make_series(base).make(1, "seed-1").resolved.dump()
             keys = ("init_from", "model", "attention", "tokenizer")
             sets = [f"{key}={json.dumps(described[key])}" for key in keys]
-            resolved = self._make(name, 1, "seed-1", [*sets, "lora=null"]).resolved
+            resolved = series.make(1, "seed-1", [*sets, "lora=null"]).resolved
         named = [each for each in self.found.conditions if self.found.find_trained(each) == name]
         figures = [figure for each in named for figure in self.found.list_figures(each)]
         said = _runs.call(_estimate, resolved, adapters, self.common.device, figures)
@@ -151,14 +143,9 @@ class Runs:
             if steps < 1:
                 raise UsageError(f"condition {name}: equal: a step has more: {per_step:,.0f}")
         rest = said["evaluation_seconds"] + said["saving_seconds"]
-        return {
-            "parameters": said["parameters"],
-            "trained": said["trained_parameters"],
-            "flops_per_step": said["flops_per_step"],
-            "steps": steps,
-            "seconds": steps * said["seconds_per_step"] + rest,
-            "memory": said["peak_memory_bytes"],
-        }
+        seconds = steps * said["seconds_per_step"] + rest
+        keys = ("parameters", "trained_parameters", "flops_per_step", "peak_memory_bytes")
+        return {key: said[key] for key in keys} | {"steps": steps, "seconds": seconds}
 
     def train(self, runner: Runner) -> dict[str, int]:
         """Train what is left, conditions after those that they begin with; return what failed.
@@ -172,7 +159,7 @@ class Runs:
             waiting = [name for name in waiting if name not in now]
             runs: list[Run] = []
             for name in now:
-                series = self.list_series(name)
+                series = self.make_series(name)
                 if series.rates and name not in self.state["rates"]:
                     rates, wrong = series.search(LOSS, runner.train)
                     failed |= wrong
@@ -180,17 +167,10 @@ class Runs:
                         continue
                     self.state["rates"][name] = rates
                     self.write_state()
-                runs += [run for run in series.list_runs(self.find_rate(name)) if self._can(run)]
+                runs += filter(series.is_ready, series.list_runs(self.find_rate(name)))
             failed |= runner.train(sorted(runs, key=lambda run: run.resolved.recipe.seed))
             failed |= runner.train(self._list_scorings())
         return {name: code for name, code in failed.items() if code != DivergedError.exit_code}
-
-    def _can(self, run: Run) -> bool:
-        """Return whether a run has not diverged, and what it begins with is finished."""
-        base = self.found.find_base(run.path.parent.name)
-        of_base = self.out / (base or "") / run.path.name
-        ready = base is None or RunDirectory(of_base).finished() is not None
-        return ready and not run.has_diverged
 
     def _list_scorings(self) -> list[Run]:
         """Return the calls of `nlpkit eval` for the scores that finished runs have not."""
@@ -206,7 +186,7 @@ class Runs:
                 # A run knows its own settings.
                 for key, value in (condition.eval if condition.evaluates else {}).items():
                     words += [f"--{key.replace('_', '-')}", str(value)]
-                resolved = self._make(name, 1, "seed-1").resolved
+                resolved = self.make_series(name).make(1, "seed-1").resolved
                 output = self.out / run.label / table.SCORES
                 runs.append(Run(f"{run.label}: scores", resolved, words, output))
         return runs

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nlpkit.commands import pretrain
 from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
-from nlpkit.errors import Stopped, TryAgain, UsageError
+from nlpkit.errors import RunsFailed, Stopped, TryAgain, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -107,6 +107,11 @@ class Runner:
     """Runs commands, `jobs` at a time; `limit` is in seconds, of all together."""
 
     def __init__(self, log: "Log", limit: float | None = None, jobs: int = 1):
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            raise UsageError("the runs are processes of their own; start this without a launcher")
+        if jobs > 1:
+            threads = max(1, (os.cpu_count() or 1) // jobs)
+            os.environ.setdefault("OMP_NUM_THREADS", str(threads))
         self.log, self.jobs = log, jobs
         self.end = time.monotonic() + min(limit or _MAX_SECONDS, _MAX_SECONDS)
         self.running: dict[Process, tuple[int, Run]] = {}
@@ -210,26 +215,26 @@ def _run_child(arguments: Sequence[str], output: Path) -> None:
 
 
 def _follow_parent() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
     """Save and stop when the parent is gone, also one that was killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGTERM)
+
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
-def describe_failures(failed: dict[str, int], count: int) -> str:
-    """Return the names of the runs that failed, each with the reason; `count` is that of all."""
+def raise_failures(failed: dict[str, int], count: int) -> None:
+    """Name the runs that failed, each with the reason, if there are any; `count` is that of all."""
+    if not failed:
+        return
     meanings = {5: "diverged", 7: "not enough memory", 75: "in use", _KILLED: "killed"}
     named = [
         f"{name} ({meanings.get(code, f'exit code {code}')})"
         for name, code in list(failed.items())[:10]
     ]
     more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
-    return (
-        f"{len(failed)} of {number_of(count, 'runs')} failed: {', '.join(named)}{more}; "
-        "the same command tries again"
-    )
+    said = f"{len(failed)} of {number_of(count, 'runs')} failed: {', '.join(named)}{more}"
+    raise RunsFailed(f"{said}; the same command tries again", failed.values())

@@ -1,12 +1,17 @@
 """The runs of one setting: a condition of an experiment, one side of a task of a suite."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.commands._grid import Sweep
+from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
-from nlpkit.errors import DivergedError
+from nlpkit.errors import DivergedError, RecipeError
 from nlpkit.json_types import JsonObject
 from nlpkit.report import history
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
@@ -14,23 +19,44 @@ from nlpkit.train.state import LOSS
 
 SHARE = 0.1  # of the training text or rows, held out in the search
 Train = Callable[[Sequence[Run]], dict[str, int]]  # returns the exit codes of those that failed
-Make = Callable[[int, str, Sequence[str]], Run]
 
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that differ in the seed, and a search of their learning rate.
+    """Runs of a recipe in `out/name` that differ in the seed, and a search of their learning rate.
 
-    `make` returns the checked run of a seed, in a directory, with more settings. The list of rates
-    goes on at the end where the best one is, at most `more` times. With `by_rate` the seeds of each
-    rate have a directory of their own.
+    `explain` returns what a problem of the recipe means to the user. The list of rates goes on at
+    the end where the best one is, at most `more` times. With `by_rate` the seeds of each rate have
+    a directory of their own. Each seed begins with the run of the same seed in `base`, if it is
+    given.
     """
 
-    make: Make
-    seeds: Sequence[int]
+    name: str
+    recipe: str
+    out: Path
+    common: Common
+    changes: Sequence[str]
+    explain: Callable[[str], str]
+    seeds: Sequence[int] = ()
     rates: Sequence[float] = ()
     more: int = 0
     by_rate: bool = False
+    base: Path | None = None
+
+    def make(self, seed: int | None, where: str, more: Sequence[str] = ()) -> Run:
+        """Return the run of a seed (None: the recipe's) in a directory, with more settings.
+
+        Raises:
+            RecipeError: a setting is wrong.
+        """
+        start = [f"init_from={json.dumps(str(self.base / f'seed-{seed}'))}"] if self.base else []
+        common = replace(self.common, overrides=[*start, *self.changes, *more], out=None)
+        asked = Sweep(["pretrain", self.recipe], partial(common.load, self.recipe), common)
+        name, sets = f"{self.name}/{where}", [] if seed is None else [f"seed={seed}"]
+        try:
+            return asked.make(name, sets, str(self.out / name))
+        except RecipeError as error:
+            raise RecipeError(sorted({self.explain(each) for each in error.problems})) from error
 
     def list_runs(self, rate: float | None) -> list[Run]:
         """Return the runs of all seeds at a rate, or at that of the recipe."""
@@ -45,6 +71,11 @@ class Series:
             self.make(self.seeds[0], f"search/lr-{rate:g}", [*sets, f"train.lr={rate!r}"])
             for rate in rates
         ]
+
+    def is_ready(self, run: Run) -> bool:
+        """Return whether a run has not diverged, and what it begins with is finished."""
+        base = None if self.base is None else RunDirectory(self.base / run.path.name)
+        return not run.has_diverged and (base is None or base.finished() is not None)
 
     def search(self, score: str, train: Train) -> tuple[JsonObject, dict[str, int]]:
         """Return the chosen rate with the score of each that was tried, and the runs that failed.

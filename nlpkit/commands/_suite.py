@@ -5,26 +5,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nlpkit.commands import _runs, finetune
-from nlpkit.commands._grid import Sweep
+from nlpkit.commands import _runs
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner
 from nlpkit.commands._series import Series
-from nlpkit.errors import RecipeError, UsageError
+from nlpkit.errors import UsageError
 from nlpkit.evaluate import suite_table as table
-from nlpkit.evaluate.suite import Suite, TaskEntry
+from nlpkit.evaluate.suite import Suite
 from nlpkit.json_types import JsonObject
 
 MAX_MORE = 3  # rates beyond the ends of the list
-
-
-@dataclass(frozen=True)
-class Start:
-    """Where one side begins: a base with no changes, or settings of a model from nothing."""
-
-    base: str | None
-    changes: list[str]
-    out: Path
+Starts = dict[str, tuple[list[str], Path]]  # settings of where each side begins, and its directory
 
 
 @dataclass(frozen=True)
@@ -36,9 +27,7 @@ class Planned:
     runs: dict[str, list[Run]]
 
 
-def plan(
-    suite: Suite, starts: dict[str, Start], common: Common, folder: str, seeds: int
-) -> list[Planned]:
+def plan(suite: Suite, starts: Starts, common: Common, folder: str, seeds: int) -> list[Planned]:
     """Return the tasks of a suite, all checked; `folder` has their data."""
     given, rates = common.overrides or (), tuple(suite.suite.rates or ())
     if rates and "train.lr" in {each.partition("=")[0].strip() for each in given}:
@@ -47,14 +36,20 @@ def plan(
     for task in suite.suite.tasks:
         changes = suite.list_changes(task, folder, given)
         sides, runs = {}, {}
-        for name, start in starts.items():
-            make = partial(_make, task, start, replace(common, overrides=changes), name)
-            first = make(None, "", ()).resolved.recipe
+        for name, (start, out) in starts.items():
+            side = Series(
+                *(f"{task.title}/{name}", task.recipe, out, common),
+                changes=[*changes, *start],
+                explain=partial(_explain, task.title),
+                rates=rates,
+                more=MAX_MORE,
+                by_rate=True,
+            )
+            first = side.make(None, "").resolved.recipe
             if rates and not first.data.valid:
                 what = "suite.rates holds out training rows, so the score needs rows of data.valid"
                 raise UsageError(f"task {task.title}: {what}")
-            numbers = range(first.seed, first.seed + seeds)
-            sides[name] = side = Series(make, numbers, rates, MAX_MORE, by_rate=True)
+            sides[name] = side = replace(side, seeds=range(first.seed, first.seed + seeds))
             runs[name] = [*side.list_trials(rates), *side.list_runs(rates[0] if rates else None)]
             _runs.check(runs[name], common)
         row = table.start_row(runs[table.PRETRAINED][-1].resolved, changes, task.recipe)
@@ -62,27 +57,8 @@ def plan(
     return tasks
 
 
-def _make(
-    task: TaskEntry,
-    start: Start,
-    common: Common,
-    side: str,
-    seed: int | None,
-    where: str,
-    more: Sequence[str],
-) -> Run:
-    """Return the checked run of a seed (None: the recipe's) on one side of a task."""
-    words = ["--from", start.base] if start.base else []
-    own = replace(common, overrides=[*(common.overrides or ()), *start.changes], out=None)
-    load = partial(finetune.load_task, own, task.recipe, finetune.Start(start.base))
-    name = f"{task.title}/{side}/{where}"
-    sets = [*more] if seed is None else [*more, f"seed={seed}"]
-    try:
-        made = Sweep(["finetune", task.recipe, *words], load, own)
-        return made.make(name, sets, str(start.out / name))
-    except RecipeError as error:
-        found = [each.removeprefix("--set ") for each in error.problems]
-        raise RecipeError([f"task {task.title}: {each}" for each in found]) from error
+def _explain(title: str, problem: str) -> str:
+    return f"task {title}: {problem.removeprefix('--set ')}"
 
 
 def train(tasks: Sequence[Planned], runner: Runner) -> tuple[list[JsonObject], dict[str, int]]:

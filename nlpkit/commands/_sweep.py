@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from nlpkit.commands import pretrain
 from nlpkit.commands._grid import SEED, Axes, Sweep, list_axes, list_runs
 from nlpkit.commands._options import Common
-from nlpkit.commands._runs import Run, Runner, check, check_device, describe_failures
-from nlpkit.errors import DataError, NlpkitError, RunsFailed, UsageError
+from nlpkit.commands._runs import Run, Runner, check, check_device, raise_failures
+from nlpkit.errors import DataError, NlpkitError, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -48,8 +48,7 @@ def sweep(asked: Sweep) -> None:
         failed = Runner(log, asked.options.max_time).train(runs)
     if int(os.environ.get("RANK", "0")) == 0:
         _print_result(common, axes, root, [run for run in runs if run.name not in failed])
-    if failed:
-        raise RunsFailed(describe_failures(failed, len(runs)), failed.values())
+    raise_failures(failed, len(runs))
 
 
 def _check_options(asked: Sweep) -> None:

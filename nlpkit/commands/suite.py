@@ -1,16 +1,15 @@
 """Tune a base on several tasks, beside the same model from nothing."""
 
 import json
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from nlpkit.commands._options import Common, argument, option, parse_by, shared
+from nlpkit.commands._options import Common, argument, option, shared
+from nlpkit.commands.compare import Limits
 from nlpkit.disk import name_path_in_errors, user_path
-from nlpkit.errors import FileError, RunsFailed, UsageError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
-from nlpkit.units import parse_duration
 
 SuiteName = Annotated[
     str, argument("SUITE", "a file, or shipped, shipped_zh, real_en, real_zh, glue or clue")
@@ -19,26 +18,18 @@ SuiteName = Annotated[
 
 @dataclass(frozen=True)
 class Asked:
-    """What is tuned, and where the data are."""
+    """What is tuned."""
 
     start: str | None = option("--from CKPT", "the base; default: suite.from of SUITE")
     seeds: int | None = option("--seeds N", "runs of each; default: suite.seeds of SUITE", min=1)
-    folder: str | None = option(
-        "--folder DIR", "folder of the data; default: suite.folder of SUITE"
-    )
     nothing: str | None = option(
         "--nothing DIR",
         "the suite of a base of the same shape and tokenizer, whose runs from nothing are taken",
     )
-    max_time: float | None = option(
-        "--max-time TIME",
-        "save and stop after TIME, with exit code 75; the same command goes on",
-        parser=parse_by(parse_duration),
-    )
 
 
 @shared("overrides", "out", "device", "dry_run")
-def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
+def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "shipped") -> None:
     """Tune a base on several tasks, beside the same model from nothing.
 
     SUITE names recipes of tasks; without it they are the English ones that nlpkit ships. --set
@@ -60,17 +51,16 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
     start = asked.start or settings.start
     if start is None:
         raise UsageError(f"{suite}: names no base; give --from RUN")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("suite trains with one process; start it without a launcher")
+    runner = _runs.Runner(log, limits.max_time)
     out = user_path(common.out or f"runs/{found.name}-{user_path(start).resolve().name}")
     nothing = user_path(asked.nothing or out)
     starts = {
-        table.PRETRAINED: _suite.Start(start, [], out),
-        table.NOTHING: _suite.Start(None, _list_random(start, asked.nothing), nothing),
+        table.PRETRAINED: ([f"init_from={json.dumps(start)}"], out),
+        table.NOTHING: (_list_random(start, asked.nothing), nothing),
     }
     given = [each for each in common.overrides or () if each not in of_suite]
     options = replace(common, overrides=given)
-    folder = settings.folder if asked.folder is None else asked.folder
+    folder = settings.folder if limits.folder is None else limits.folder
     planned = _suite.plan(found, starts, options, folder, asked.seeds or settings.seeds)
     every = [run for task in planned for runs in task.runs.values() for run in runs]
     _runs.check_device(every[0], common)
@@ -81,11 +71,10 @@ def command(common: Common, asked: Asked, suite: SuiteName = "shipped") -> None:
         return
     with name_path_in_errors(out):
         out.mkdir(parents=True, exist_ok=True)
-    rows, failed = _suite.train(planned, _runs.Runner(log, asked.max_time))
+    rows, failed = _suite.train(planned, runner)
     text = table.write(rows, f"{found.name}: {start}", out / "suite.md")
     common.print_result(text, suite=found.name, base=start, tasks=rows)
-    if failed:
-        raise RunsFailed(_runs.describe_failures(failed, len(every)), failed.values())
+    _runs.raise_failures(failed, len(every))
 
 
 def _list_random(start: str, other: str | None) -> list[str]:

@@ -6,7 +6,7 @@ that a run ends with, and of `nlpkit eval` for scores that it has not.
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,7 +112,7 @@ class Measured:
     def left(self) -> float:
         """The seconds that its runs will still take: as the finished ones, or else as planned."""
         done, begun = map(self.list_runs, ("finished", "not finished"))
-        whole = _mean([_seconds(run) for run in done]) or self.plan.get("seconds", 0.0)
+        whole = _mean(map(_seconds, done)) or self.plan.get("seconds", 0.0)
         count = self.count - len(done) - len(self.list_runs("diverged")) + self.searched
         return max(0.0, count * whole - sum(map(_seconds, begun)))
 
@@ -129,7 +129,7 @@ class Measured:
             "rate": self.rate,
             "steps": steps,
             "tokens": _mean([run.steps[-1]["tokens"] for run in done if run.steps]),
-            "seconds": _mean([_seconds(run) for run in done]),
+            "seconds": _mean(map(_seconds, done)),
             "flops": per_step * steps if per_step and steps else None,
             "signatures": next(filter(None, signatures), {}),
             **{each: seeds.summarize([run.final.get(each) for run in done]) for each in figures},
@@ -140,8 +140,8 @@ def _seconds(run: History) -> float:
     return run.spent or math.fsum(record.get("seconds") or 0.0 for record in run.steps)
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return statistics.fmean(values) if values else None
+def _mean(values: Iterable[float]) -> float | None:
+    return seeds.summarize([*values])["mean"]
 
 
 def read_runs(root: Path, name: str, trained: str, count: int) -> list[History]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.commands import _series
+from nlpkit.commands._options import Common
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import suite, suite_table
 from nlpkit.recipe import load as load_recipe
@@ -114,7 +115,8 @@ def search(monkeypatch, rates, figures, train, diverged=()):
         _series.Series, "list_trials", lambda _, rates: [_Run(r, {*diverged}) for r in rates]
     )
     monkeypatch.setattr(_series, "read_figures", figures)
-    return _series.Series(lambda *_: None, [1], rates, 3).search("accuracy", train)  # type: ignore
+    made = _series.Series("a", "b", Path(), Common(), [], str, [1], rates, more=3)
+    return made.search("accuracy", train)
 
 
 @pytest.mark.parametrize(
