@@ -10,7 +10,7 @@ from nlpkit.commands import pretrain
 from nlpkit.commands._grid import SEED, Axes, Sweep, list_axes, list_runs
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner, check, check_device, raise_failures
-from nlpkit.errors import DataError, NlpkitError, UsageError
+from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -100,18 +100,16 @@ def _train_here(asked: Sweep, runs: Sequence[Run], log: "Log") -> None:
 
 def _print_result(common: Common, axes: Axes, root: Path, runs: Sequence[Run]) -> None:
     from nlpkit import report as reports
-    from nlpkit.report import seeds
+    from nlpkit.report import history, seeds
     from nlpkit.report import sweep as report
+    from nlpkit.train.state import LOSS
 
-    if [*axes] == [SEED] and runs:
-        best_by = runs[0].resolved.recipe.train.best_by
+    found = [history.read(run.path, run.name, may_be_empty=True).chosen for run in runs]
+    if [*axes] == [SEED] and found and all(found):  # else the runs are listed
         numbers = [run.resolved.recipe.seed for run in runs]
-        try:
-            result = seeds.summary(numbers, [seeds.best_evaluation(r.path, best_by) for r in runs])
-        except DataError:
-            pass  # no evaluation: the runs are listed
-        else:
-            common.print_result(seeds.table(result), **result)
-            return
+        figures = [{LOSS: each[LOSS]} | each["metrics"] for each in found]
+        result = seeds.summary(numbers, figures)
+        common.print_result(seeds.table(result), **result)
+        return
     table = report.make_table(reports.read([root], may_be_empty=True))
     common.print_result(report.format_table(table), **report.to_json(table))

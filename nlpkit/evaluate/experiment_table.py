@@ -45,20 +45,23 @@ def writes_text(resolved: Resolved) -> bool:
 
 def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | None:
     """Return why a condition, {}, has no such figure after its last step, or None if it has."""
-    recipe, other = resolved.recipe, condition.evaluates
+    recipe, other, made = (
+        resolved.recipe,
+        condition.evaluates,
+        fit.classes(resolved.recipe.objective),
+    )
+    if not (recipe.data.valid or recipe.data.valid_fraction):
+        return "{} has no data.valid"
     if not is_score(figure):
         has = figure != PAIRS or bool(recipe.eval.pairs)
+        if other is not None:
+            return f"{{}} evaluates {other}, so both have the same {figure}"
     else:
         try:
             named.resolve(figure)
         except named.WrongScore as error:
             return error.what
-        made = fit.classes(recipe.objective)
         has = len(made) > 1 or issubclass(made[0], Task) or figure in made[0].scores
-    if not (recipe.data.valid or recipe.data.valid_fraction):
-        return "{} has no data.valid"
-    if other is not None and not is_score(figure):
-        return f"{{}} evaluates {other}, so both have the same {figure}"
     known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
     return None if has else f"{{}} has no {figure}; {known}"
 

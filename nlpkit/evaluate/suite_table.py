@@ -44,27 +44,19 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
         raise UsageError(f"{recipe}: objective {objective.name} is of no task")
     best_by = [settings.train.best_by] if settings.train.best_by != LOSS else []
     own = (*(settings.eval.metrics or ()), *best_by, *task.metrics)
-    metrics = own if is_scored(resolved) else ()
-    score = (*metrics, LOSS)[0]
+    # Text is not written during training, so its scores are not known there.
+    score = (*(own if task.predict is not Task.predict else ()), LOSS)[0]
     row: JsonObject = {"task": settings.name, "score": score, _WORDS: None, _COMMONEST: None}
     if not isinstance(task, Prompted) or objective.config.setting("regression"):
         return row
     found = prompts.load(recipe, sets, (), 1)
-    right = [each.label for each in found.rows]
     if found.train[0].answers:
-        for name, choose in (
-            (_WORDS, baselines.count_words),
-            (_COMMONEST, baselines.choose_commonest),
-        ):
-            chosen = choose(found.train, found.rows)
-            row |= {name: scores([score], list(zip(chosen, right, strict=True)))[score]}
+        right = [each.label for each in found.rows]
+        ways = {_WORDS: baselines.count_words, _COMMONEST: baselines.choose_commonest}
+        for name, choose in ways.items():
+            answers = zip(choose(found.train, found.rows), right, strict=True)
+            row[name] = scores([score], list(answers))[score]
     return row
-
-
-def is_scored(resolved: Resolved) -> bool:
-    """Return whether evaluations have scores of a task: text is not written during training."""
-    task = registry.load("objectives", resolved.recipe.objective[0].name).Objective
-    return issubclass(task, Task) and task.predict is not Task.predict
 
 
 def add_scores(row: JsonObject, runs: Mapping[str, Sequence[Path]]) -> JsonObject:

@@ -98,7 +98,8 @@ def compare_figures(
     compared = []
     for name in others:
         runs = [of_path[row.path] for row in (*sides[first], *sides[name])]
-        if any(not _have_same_rows(runs[0], run) for run in runs):
+        texts, hashes = zip(*map(_describe_rows, runs), strict=True)
+        if not _all_equal(hashes if all(hashes) else texts):
             say(f"not comparable: {name} is evaluated on other data than {first} (data.valid)")
             continue
         figures = list_figures(table)
@@ -106,7 +107,7 @@ def compare_figures(
             say(f"not comparable: the loss of {name} is {problem} than that of {first}")
             figures = [each for each in figures if each not in _PER_TARGET]
             figures += [_PER_CHARACTER] if _PER_CHARACTER in table.figures else []
-        if _PAIRS in figures and len(set(map(_name_pairs, runs))) > 1:
+        if _PAIRS in figures and not _all_equal([*map(_name_pairs, runs)]):
             say(f"not comparable: {name} is judged by other pairs than {first} (eval.pairs)")
             figures = [each for each in figures if each != _PAIRS]
         for figure in dict.fromkeys(figures):
@@ -127,10 +128,8 @@ def list_figures(table: Table) -> list[str]:
     return [*sort, *(f"{HELD_OUT}{name}" for name in named)]
 
 
-def _have_same_rows(one: History, other: History) -> bool:
-    """Return whether two runs were evaluated on the same text, by its hash where it is recorded."""
-    named, hashes = zip(*map(_describe_rows, (one, other)), strict=True)
-    return hashes[0] == hashes[1] if all(hashes) else named[0] == named[1]
+def _all_equal(values: Sequence[object]) -> bool:
+    return all(each == values[0] for each in values)
 
 
 def _describe_rows(run: History) -> tuple[object, list[object]]:
@@ -150,9 +149,9 @@ def _describe_rows(run: History) -> tuple[object, list[object]]:
 
 def _find_other_unit(runs: Sequence[History]) -> str | None:
     """Return why losses are not in one unit, or None."""
-    if len({run.settings.get("objective.name") for run in runs}) > 1:
+    if not _all_equal([run.settings.get("objective.name") for run in runs]):
         return "of another objective (objective.name)"
-    if runs[0].loss_unit == "nats/token" and len(set(map(_hash_tokenizer, runs))) > 1:
+    if runs[0].loss_unit == "nats/token" and not _all_equal([*map(_hash_tokenizer, runs)]):
         return "per token of another tokenizer"
     return None
 

@@ -85,6 +85,11 @@ class History:
         return self.evaluations[max(self.evaluations)] if self.evaluations else {}
 
     @property
+    def chosen(self) -> Record:
+        """The best evaluation; the last one if what selects it is undefined in all of them."""
+        return self.last if self.best is None else self.evaluations[self.best[0]]
+
+    @property
     def final(self) -> dict[str, float | None]:
         """The figures of `last`, those of parts as `loss.NAME`; a score may be undefined."""
         figures = {name: self.last[name] for name in FIGURES if name in self.last}

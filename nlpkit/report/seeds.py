@@ -11,30 +11,10 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from nlpkit.errors import DataError
 from nlpkit.json_types import JsonObject
-from nlpkit.report.history import read
-from nlpkit.train.state import LOSS, best_step
 
 LEVEL = 0.95
-
-
-def best_evaluation(run: Path, best_by: str = LOSS) -> dict[str, float]:
-    """Return the figures of a run's best evaluation: `loss` and its scores.
-
-    If `best_by` is undefined in all evaluations, the figures of the last one are returned.
-
-    Raises:
-        DataError: the run has no evaluation.
-    """
-    evaluations = read(run, str(run), may_be_empty=True).evaluations
-    if not evaluations:
-        raise DataError(f"{run}: no evaluation; set data.valid")
-    step = best_step(evaluations, best_by)
-    figures = evaluations[max(evaluations) if step is None else step]
-    return {LOSS: figures[LOSS]} | figures["metrics"]
 
 
 def summary(seeds: Sequence[int], figures: Sequence[Mapping[str, float | None]]) -> JsonObject:

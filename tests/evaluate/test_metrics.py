@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit.recipe.known import find_changes
-from nlpkit.report import seeds
+from nlpkit.report import history, seeds
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
 from tests._schema import validator
@@ -190,9 +190,8 @@ def test_seeds_judged_by_different_scores_are_summarised_where_all_have_them(
         record = {"step": 1, "held_out": {"loss": 2.0, "metrics": scores}}
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(record) + "\n")
         (tmp_path / name / "recipe.yaml").write_text("name: x\n")
-    found = seeds.summary(
-        (1, 2), [seeds.best_evaluation(tmp_path / name, "mcc") for name in ("one", "two")]
-    )["figures"]
+    runs = [history.read(tmp_path / name, name) for name in ("one", "two")]
+    found = seeds.summary((1, 2), [run.chosen["metrics"] for run in runs])["figures"]
     assert found["accuracy"]["mean"] == 0.75
     assert found["mcc"] == {"mean": None, "median": None, "std": None, "values": [None, 0.25]}
     assert "undefined" in seeds.table({"seeds": [1, 2], "figures": found})

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.errors import NlpkitError
-from nlpkit.report import history, page, seeds
+from nlpkit.report import history, page
 from nlpkit.train import loop
 from nlpkit.train.held_out import Overfitting
 from nlpkit.train.log import QUIET, Log, Metrics
@@ -79,7 +79,8 @@ def test_run_report_and_seeds_choose_the_same_evaluation(tmp_path: Path, best_by
         state = _run(path, best_by, draw)
         found = history.read(path, "x")
         assert found.best == (state.best_step, state.best_value)
-        assert seeds.best_evaluation(path, best_by)[best_by] == state.best_value
+        chosen = {"loss": found.chosen["loss"]} | found.chosen["metrics"]
+        assert chosen[best_by] == state.best_value
         shown = page._write_evaluations([found])
         assert shown.count("(best)") == 1
         assert f">{state.best_step} (best)<" in shown
