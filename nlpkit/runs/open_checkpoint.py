@@ -50,7 +50,6 @@ def open_checkpoint(
     *,
     device: str = "auto",
     precision: str = "auto",
-    backend: str = "auto",
     family: str | None = None,
     info: Callable[[str], None] = lambda _: None,
     warn: Callable[[str], None] = lambda _: None,
@@ -92,7 +91,7 @@ def open_checkpoint(
         # That of the embeddings or, without embeddings, of the first tensor.
         stored = state[next(name for name in (*part.vocabulary, *state) if name in state)]
         dtype = torch.bfloat16 if stored.dtype.itemsize == 2 else torch.float32
-    model = _make_model(part, state, loaded.head, backend)
+    model = _make_model(part, state, loaded.head)
     _add_objective_heads(model, objective, directory)
     if (rows := prompt_layout.read_rows(directory)) is not None:
         soft_prompt.attach(model, rows)
@@ -141,14 +140,12 @@ def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
         )
 
 
-def _make_model(
-    part: ModelPart, state: JsonObject, task_head: TaskHead | None, backend: str
-) -> nn.Module:
+def _make_model(part: ModelPart, state: JsonObject, task_head: TaskHead | None) -> nn.Module:
     """Return the model with the weights of `state`, also of the output layer if there is one."""
     taken = pop_head(state)
     # On `meta`, no time is needed for random weights, which would be replaced.
     with on_meta():
-        model = part.module().Model(part.config, part.rows or 0, backend)
+        model = part.module().Model(part.config, part.rows or 0, "auto")
     for name, tensor in model.state_dict().items():
         if name not in state:  # optional in this family
             state[name] = torch.zeros(tensor.shape)

@@ -26,6 +26,7 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
     "gelu_new": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
 }
 
 

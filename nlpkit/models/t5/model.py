@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Layout
+from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
-from nlpkit.models.layers.gated import ACTIVATIONS
 from nlpkit.models.layers.packs import Dropout, dropout
 from nlpkit.models.t5 import Config
 
