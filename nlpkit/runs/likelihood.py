@@ -64,6 +64,8 @@ class Likelihood:
             UsageError: the objective does not score text, or not by this method.
         """
         self.opened, self.tokens_per_batch = opened, tokens_per_batch
+        # Is called before each text and each batch, and may raise.
+        self.should_stop: Callable[[], None] = lambda: None
         self.objective = _find_scoring(opened.objective)
         methods = self.objective.scoring_methods
         default = self.objective.answer_method if of_answers else methods[0]
@@ -119,6 +121,7 @@ class Likelihood:
         sequences: dict[tuple[bytes, ...], _Sequence] = {}
         tokens = 0
         for read, text in enumerate(texts, 1):
+            self.should_stop()
             key = text.make_key()
             if key in found:
                 continue
@@ -148,6 +151,7 @@ class Likelihood:
             return
         by_length = sorted(sequences, key=len)  # runs of equal length are one call
         for batch in _split(by_length, self.tokens_per_batch):
+            self.should_stop()
             losses = self._compute_losses(batch)
             self._write([scored for sequence in batch for scored in sequence.scored], losses)
 
@@ -162,6 +166,7 @@ class Likelihood:
         if (tree := shared_prefixes.arrange([ids for ids, _ in listed])) is None:
             return False
         for part in tree.split(self.tokens_per_batch):
+            self.should_stop()
             scored = [listed[number][1] for number in tree.order[part]]
             targets = [(each.rows, each.ids) for each in scored]
             with torch.no_grad():
