@@ -1,10 +1,14 @@
 """The verdict of bench/sentences.py, and figures that a benchmark keeps. Nothing is trained."""
 
+import json
+import re
 import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from nlpkit import cli
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -50,6 +54,36 @@ def test_sentences_without_runs_says_what_to_train(bench, tmp_path):
     (tmp_path / "nsp/seed-1").mkdir(parents=True)
     with pytest.raises(SystemExit, match=r"no runs .* train sop_nsp\.yaml first"):
         bench("sentences").ask(tmp_path)
+
+
+SMALL = (
+    *("train.steps=2", "train.warmup_ratio=0", "train.eval_every=null", "tokenizer.vocab_size=500"),
+    *("model.hidden_size=32", "model.num_layers=1", "model.num_heads=2"),
+    *("model.intermediate_size=32", "objective.0.max_length=64", "objective.1.max_length=64"),
+)
+
+
+@pytest.mark.slow
+def test_sentences_asks_each_run_for_the_pairs_of_both(bench, tmp_path, capsys, monkeypatch):
+    for name in ("nsp", "sop"):
+        sets = [f"--set={each}" for each in (f"objective.0.name={name}", *SMALL)]
+        out = str(tmp_path / name / "seed-1")
+        assert cli.run(["pretrain", "bert", *sets, "--out", out, "-q"]) == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "argv", ["sentences.py", str(tmp_path)])
+    bench("sentences").main()
+    printed = capsys.readouterr().out
+    for asked in ("nsp", "sop"):
+        (score,) = re.findall(rf"^{asked} on {asked}: (0\.\d+)$", printed, re.M)
+        held_out = json.loads(
+            (tmp_path / asked / "seed-1/metrics.jsonl").read_text().splitlines()[-1]
+        )
+        # The run's own evaluation asks the same pairs.
+        assert float(score) == pytest.approx(
+            held_out["held_out"]["losses"][f"{asked}_accuracy"], abs=1e-3
+        )
+    assert len(re.findall(r"^(nsp|sop) on (nsp|sop): ", printed, re.M)) == 4
+    assert printed.endswith("Verdict: inconclusive\n")
 
 
 def test_figures_are_made_once_and_not_kept_if_a_command_fails(bench, tmp_path):
