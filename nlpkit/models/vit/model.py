@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
+from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.layers import encoder, packs
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import ACTIVATIONS
@@ -185,19 +186,11 @@ FORMAT = HfFormat(
     # ViTForMaskedImageModeling.
     ignored=("pooler", "mask_token", "decoder"),
     sizes={
+        **{ours: theirs for ours, theirs in ENCODER.sizes.items() if ours in Config.model_fields},
         "image_size": "image_size",
         "patch_size": "patch_size",
         "num_channels": "num_channels",
-        "hidden_size": "hidden_size",
-        "num_layers": "num_hidden_layers",
-        "num_heads": "num_attention_heads",
-        "intermediate_size": "intermediate_size",
-        "hidden_act": "hidden_act",
         "qkv_bias": "qkv_bias",
-        "dropout": "hidden_dropout_prob",
-        "attention_dropout": "attention_probs_dropout_prob",
-        "norm_eps": "layer_norm_eps",
-        "init_std": "initializer_range",
         "pooler_act": "pooler_act",
     },
     # What transformers assumes where a config.json says nothing.
