@@ -1,5 +1,6 @@
 """The site builds offline, a dead link or anchor fails, and pages are short."""
 
+import json
 import re
 import subprocess
 import sys
@@ -27,7 +28,11 @@ def test_site_builds_without_a_dead_link_and_loads_nothing_from_the_net(tmp_path
             assert loaded not in text, page
     assert (tmp_path / "site/pictures/iframe_worker.js").exists()
     # From disk a page cannot fetch the index, so a script holds it.
-    assert (tmp_path / "site/search/search_index.js").exists()
+    script = (tmp_path / "site/search/search_index.js").read_text("utf-8")
+    index = json.loads(script[script.index("{") :])
+    # Between words of Chinese is a space of no width, at which the search cuts.
+    assert any("\u200b掩码\u200b" in each["text"] for each in index["docs"])
+    assert re.split(index["config"]["separator"], "注意力\u200b掩码") == ["注意力", "掩码"]
 
 
 @pytest.mark.fast_cases(1)
