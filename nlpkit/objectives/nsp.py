@@ -101,10 +101,10 @@ def cut_overlapping(lengths: np.ndarray, step: int, size: int, min_size: int) ->
     """Return pieces of `size` tokens, one every `step` tokens of a document.
 
     A document's last piece is shorter, but longer than what overlaps. A document of fewer than
-    `min_size` tokens is dropped.
+    `min_size` tokens is dropped, and so are a document's last tokens where nothing overlaps.
     """
     lengths = np.asarray(lengths, np.int64)
-    count = np.maximum(1, -(-(lengths - (size - step)) // step))
+    count = np.maximum(1, -(-(lengths - max(size - step, min_size - 1)) // step))
     count[lengths < min_size] = 0
     document = np.repeat(np.arange(len(count)), count)
     first = np.cumsum(count) - count
@@ -114,4 +114,6 @@ def cut_overlapping(lengths: np.ndarray, step: int, size: int, min_size: int) ->
         "documents_without_piece": int(short.sum()),
         "tokens_of_such_documents": int(lengths[short].sum()),
     }
+    if lost := int((lengths - (count - 1) * step - size).clip(min=0)[~short].sum()):
+        dropped["short_piece_tokens"] = lost
     return Spans(document, start, np.minimum(start + size, lengths[document]), dropped)

@@ -97,8 +97,9 @@ class Objective(TextSourceTarget):
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the text: each sentinel of the source is what follows it in the target."""
-        target = np.append(example["input_ids"][1:], self.end)
-        starts = np.flatnonzero(np.isin(target, [*self.sentinels, self.end]))
+        target = example["input_ids"][1 : len(example["labels"])]
+        # Ends of documents may be in the spans of a stream; the last end is no input.
+        starts = np.append(np.flatnonzero(np.isin(target, self.sentinels)), len(target))
         spans = {int(target[a]): target[a + 1 : b] for a, b in pairwise(starts)}
         source = example["source_ids"][:-1].tolist()
         return [np.concatenate([spans.get(i, np.array([i])) for i in source])]

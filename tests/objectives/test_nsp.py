@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlpkit.contracts.batch import TOKEN_FLAGS, Batch
+from nlpkit.contracts.batch import TOKEN_FLAGS, Batch, FlaggedIds
 from nlpkit.data.pack import collate
 from nlpkit.models import families
 from nlpkit.objectives.examples.frame import Frame, frame_tokens
@@ -145,6 +145,27 @@ def test_pieces_overlap_and_the_last_is_longer_than_what_overlaps() -> None:
     assert found.document.tolist() == [0, 0, 2, 2, 2, 3]
     assert found.start.tolist() == [0, 4, 0, 4, 8, 0]
     assert found.stop.tolist() == [6, 10, 6, 10, 11, 6]
+
+
+def test_no_piece_is_too_short_for_two_texts_where_pieces_do_not_overlap() -> None:
+    # The last token of 13 would be a piece alone, and an example has two texts: it is left out.
+    found = cut_overlapping(np.array([13, 12, 1, 14]), 6, 6, 2)
+    assert found.document.tolist() == [0, 0, 1, 1, 3, 3, 3]
+    assert (found.stop - found.start).tolist() == [6, 6, 6, 6, 6, 6, 2]
+    assert found.dropped["short_piece_tokens"] == 1
+    objective = bound("nsp", max_length=9)
+    for length in range(2, 30):
+        spans = objective.spans(np.array([length, 2]))
+        rng = np.random.default_rng(length)
+        for start, stop in zip(spans.start, spans.stop, strict=True):
+            made = objective.example(document_of(int(stop - start)), rng, [document_of(2)])
+            assert min(map(len, objective.restore(made))) > 0
+
+
+def document_of(size: int) -> FlaggedIds:
+    """Return a document of so many tokens, one sentence."""
+    whole = flagged("the quick brown fox jumps over the lazy dog " * 3)
+    return FlaggedIds(whole.ids[:size], whole.token_flags[:size])
 
 
 class Model:

@@ -218,6 +218,14 @@ def test_selftest_proves_all(recipe: Path) -> None:
     _provable.check_all(recipe)
 
 
+def test_source_with_ends_of_documents_in_its_spans_comes_back() -> None:
+    # In a contiguous stream they stand inside a piece, also where it is noise.
+    objective, rng = _objective(rate=0.5, contiguous=True), np.random.default_rng(0)
+    for length in range(2, 40):
+        ids = np.where(rng.random(length) < 0.3, END, rng.integers(2, 258, length))
+        assert np.array_equal(objective.restore(objective.example(ids, rng))[0], ids)
+
+
 def test_unknown_tokens_are_no_targets_and_come_back() -> None:
     class Unknown:
         def __getattr__(self, name):
