@@ -18,11 +18,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
+from nlpkit.checkpoints import changes
+from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import pretrain
 from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
 from nlpkit.errors import RunsFailed, Stopped, TryAgain, UsageError
 from nlpkit.plural import number_of
+from nlpkit.runs import columns
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -55,28 +58,26 @@ class Run:
     @property
     def is_finished(self) -> bool:
         """Whether nothing is left to do; with other settings (--allow-change), a run goes on."""
-        from nlpkit.checkpoints import changes
-        from nlpkit.checkpoints.run_directory import RunDirectory
-
         if self.output is not None:
             return self.output.is_file()
         directory = RunDirectory(self.path)
-        return bool(directory.finished()) and not changes.list_changes(
-            directory, changes.as_begun(directory, self.resolved)
-        )
+        resolved = changes.as_begun(directory, self.resolved)
+        return bool(directory.finished()) and not changes.list_changes(directory, resolved)
+
+    @property
+    def draft(self) -> Path:
+        """What gets the output until the command has ended well."""
+        output = self.output
+        return Path(os.devnull) if output is None else output.with_name(f".{output.name}.part")
 
     @property
     def has_diverged(self) -> bool:
         """Whether the run has ended so."""
-        from nlpkit.checkpoints.run_directory import RunDirectory
-
         return bool(RunDirectory(self.path).status().get("diverged"))
 
 
 def check(runs: Sequence[Run], common: Common, allow_change: bool = False) -> None:
     """Raise an error if one of the runs cannot begin, or not go on; `common` is of all of them."""
-    from nlpkit.runs import columns
-
     for run in runs:
         pretrain.check_directory(run.resolved, common, allow_change)
         pretrain.check_installed(run.resolved)
@@ -90,9 +91,9 @@ def check_device(run: Run, common: Common) -> None:
     """Exit if the device is not there."""
     from nlpkit import cli
 
-    if common.device not in ("auto", "cpu") and (
-        code := call(cli.run, [*run.arguments, "--dry-run", "-q"])
-    ):
+    if common.device in ("auto", "cpu"):
+        return
+    if code := call(cli.run, [*run.arguments, "--dry-run", "-q"]):
         raise SystemExit(code)
 
 
@@ -136,7 +137,7 @@ class Runner:
 
     def _start(self, number: int, run: Run) -> None:
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=_run_child, args=(run.arguments, _draft(run)))
+        process = context.Process(target=_run_child, args=(run.arguments, run.draft))
         # Before it has handlers of its own, the new process must not pass signals on.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         process.start()
@@ -164,7 +165,7 @@ class Runner:
             if code:
                 failed[run.name] = code
             elif run.output is not None:
-                _draft(run).replace(run.output)
+                run.draft.replace(run.output)
         return failed
 
     def _send(self, number: int) -> None:
@@ -191,12 +192,6 @@ class Runner:
             signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _draft(run: Run) -> Path:
-    """Return the file that gets what a run prints, until it has ended well."""
-    output = run.output
-    return Path(os.devnull) if output is None else output.with_name(f".{output.name}.part")
 
 
 def _run_child(arguments: Sequence[str], output: Path) -> None:
