@@ -204,7 +204,8 @@ def _run_child(arguments: Sequence[str], output: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     output.parent.mkdir(parents=True, exist_ok=True)
-    os.dup2(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+    sys.stdout = open(output, "w", encoding="utf-8")  # noqa: SIM115
+    os.dup2(sys.stdout.fileno(), 1)
     _follow_parent()
     sys.exit(cli.run(arguments))
 
