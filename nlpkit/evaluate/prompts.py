@@ -8,6 +8,7 @@ Each row has examples of its own, drawn by (seed, index of the row), as in Brown
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -53,11 +54,11 @@ class Rows:
         """Return the examples of a row: training rows, but never the row itself."""
         if not shots:
             return []
-        drawn = np.random.default_rng([seed, number]).permutation(len(self.train))[: shots + 1]
+        drawn = np.random.default_rng([seed, number]).permutation(len(self.train))
         row = self.rows[number]
         own = (row.prompt, row.right)
-        others = [self.train[index] for index in drawn.tolist()]
-        return [each for each in others if (each.prompt, each.right) != own][:shots]
+        others = (self.train[index] for index in drawn)
+        return list(islice((each for each in others if (each.prompt, each.right) != own), shots))
 
     def write_prompt(self, examples: Sequence[PromptRow], row: PromptRow) -> str:
         """Return the prompt of a row behind its examples."""

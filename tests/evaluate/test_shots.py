@@ -100,6 +100,16 @@ def test_shots_prompt_is_examples_then_the_row_and_never_the_row_itself(folder: 
     )
 
 
+def test_row_that_is_several_times_in_the_training_rows_has_no_example_fewer() -> None:
+    def made(name: str) -> prompts.PromptRow:
+        return prompts.PromptRow(name, (), (), "", "", "")
+
+    train = [made("a"), made("a"), made("a"), made("b"), made("c")]
+    rows = prompts.Rows("x", 0, (), prompts.Prompt(), [made("a")], train)
+    for seed in range(20):
+        assert sorted(each.prompt for each in rows.draw_examples(2, seed, 0)) == ["b", "c"]
+
+
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize("shots", [0, 2])
 @pytest.mark.parametrize("kind", ["sum", "token", "neutral"])
