@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import _runs
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner
@@ -175,7 +174,7 @@ class Runs:
     def _list_scorings(self) -> list[Run]:
         """Return the calls of `nlpkit eval` for the scores that finished runs have not."""
         runs = []
-        for name, each in self.measure().items():
+        for name, each in table.measure(self.found, self.out, self.state).items():
             condition = self.found.conditions[name]
             named = {f for f in self.found.list_figures(name) if table.is_score(f)}
             for run in each.list_runs("finished"):
@@ -190,19 +189,6 @@ class Runs:
                 output = self.out / run.label / table.SCORES
                 runs.append(Run(f"{run.label}: scores", resolved, words, output))
         return runs
-
-    def measure(self) -> dict[str, table.Measured]:
-        """Return what is known of each condition."""
-        found = {}
-        for name in self.found.conditions:
-            trained, rate = self.found.find_trained(name), self.find_rate(name)
-            trials = [] if rate is not None or trained != name else self.found.list_rates(name)
-            folders = [self.out / name / "search" / f"lr-{each:g}" for each in trials]
-            left = sum(not RunDirectory(path).finished() for path in folders)
-            runs = table.read_runs(self.out, name, trained, self.found.seeds)
-            plan = self.state["plans"].get(trained, {})
-            found[name] = table.Measured(runs, self.found.seeds, plan, rate, left)
-        return found
 
 
 def _estimate(

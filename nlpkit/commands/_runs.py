@@ -78,13 +78,16 @@ class Run:
 
 def check(runs: Sequence[Run], common: Common, allow_change: bool = False) -> None:
     """Raise an error if one of the runs cannot begin, or not go on; `common` is of all of them."""
+    before = None
     for run in runs:
         pretrain.check_directory(run.resolved, common, allow_change)
         pretrain.check_installed(run.resolved)
-        data = run.resolved.recipe.data
-        if any("-" in source.files for source in (*data.train, *data.valid)):
+        recipe = run.resolved.recipe
+        if any("-" in source.files for source in (*recipe.data.train, *recipe.data.valid)):
             raise UsageError("data: -: stdin can be read by one run only; write it into a file")
-        columns.check(run.resolved)
+        if (read := (recipe.data, recipe.objective, recipe.eval)) != before:
+            columns.check(run.resolved)
+        before = read
 
 
 def check_device(run: Run, common: Common) -> None:

@@ -57,13 +57,13 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
         if not asked.so_far:
             runs.check()
             runs.plan(log)
-            left = table.describe(found, runs.measure())["seconds_left"]
+            left = table.describe(found, table.measure(found, out, runs.state))["seconds_left"]
             log.info(f"about {format_duration(left / asked.jobs)} of training; runs in {out}")
             if common.dry_run:
                 return
             runs.write_state()
             failed = runs.train(runner)
-        measured = runs.measure()
+        measured = table.measure(found, out, runs.state)
     result = table.describe(found, measured)
     trained = dict.fromkeys(found.find_trained(name) for name in found.conditions)
     histories = [run for name in trained for run in measured[name].histories if run.last_step]

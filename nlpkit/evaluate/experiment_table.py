@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nlpkit.checkpoints.run_directory import RECIPE
+from nlpkit.checkpoints.run_directory import RECIPE, RunDirectory
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
@@ -147,19 +147,28 @@ def _mean(values: Iterable[float]) -> float | None:
     return seeds.summarize([*values])["mean"]
 
 
-def read_runs(root: Path, name: str, trained: str, count: int) -> list[History]:
-    """Return the histories of the runs of a condition that have begun, with their scores."""
-    found = []
-    for seed in range(1, count + 1):
-        path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
-        if (path / RECIPE).is_file():
-            found.append(history.read(path, label, may_be_empty=True))
-            last = found[-1].last
+def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measured]:
+    """Return what is known of each condition: its runs that have begun, with their scores."""
+    measured = {}
+    for name in found.conditions:
+        trained, histories = found.find_trained(name), []
+        for seed in range(1, found.seeds + 1):
+            path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
+            if not (path / RECIPE).is_file():
+                continue
+            histories.append(history.read(path, label, may_be_empty=True))
+            last = histories[-1].last
             if last and (root / label / SCORES).is_file():
                 scores = read_json(root / label / SCORES)
                 last["metrics"] |= scores["metrics"]
                 last["signatures"] = scores.get("signatures")
-    return found
+        rate = state["rates"].get(trained, {}).get("chosen")
+        rates = found.list_rates(name) if rate is None else []
+        trials = [RunDirectory(root / trained / "search" / f"lr-{each:g}") for each in rates]
+        left = sum(not trial.finished() for trial in trials)
+        plan = state["plans"].get(trained, {})
+        measured[name] = Measured(histories, found.seeds, plan, rate, left)
+    return measured
 
 
 def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
