@@ -88,7 +88,8 @@ class Series:
         tried: JsonObject = {}
         for left in reversed(range(self.more + 1)):
             runs = self.list_trials(fresh)
-            failed = train([run for run in runs if not run.has_diverged])
+            failed = {run.name: DivergedError.exit_code for run in runs if run.has_diverged}
+            failed |= train([run for run in runs if run.name not in failed])
             for rate, run in zip(fresh, runs, strict=True):
                 figures = read_figures(run.path) if run.is_finished else {}
                 tried[f"{rate:g}"] = figures.get(score)
