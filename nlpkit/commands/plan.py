@@ -12,7 +12,6 @@ from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonObject
-from nlpkit.recipe.places import dotted, flatten, value_at
 
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
@@ -162,6 +161,8 @@ def _print_block(title: str, rows: list[tuple[str, object, str]]) -> None:
 
 
 def _flatten(data: object) -> dict[str, object]:
+    from nlpkit.recipe.places import dotted, flatten, value_at
+
     return {dotted(path): value_at(data, path) for path in flatten(data)}
 
 

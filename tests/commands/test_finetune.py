@@ -336,7 +336,7 @@ def test_wrong_rows_are_named_by_file_and_line(
     _refused(
         run("nlu", f"data.train=[{bad}]"),
         3,
-        f"{bad}:7: \"target\" is 'one', not the number of an option, 0 to 2",
+        f"{bad}:7: \"target\" is the string 'one', not the number of an option, 0 to 2",
     )
     _refused(run("nlu", f"data.train=[{broken}]"), 3, f"{broken}:9: ")
     _refused(run("nlu", f"data.train=[{tmp_path}/empty.jsonl]"), 3, "empty.jsonl: empty file")
