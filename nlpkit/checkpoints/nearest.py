@@ -21,7 +21,7 @@ def suggest_path(path: Path) -> str:
 
 def _find_near(path: Path) -> Path | None:
     """Return `path` if it exists, or with its first wrong part replaced by the nearest name."""
-    if path.exists():
+    if path.is_dir():
         return path
     there = next((folder for folder in path.parents if folder.is_dir()), None)
     if there is None:

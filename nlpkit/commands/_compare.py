@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nlpkit import recipe
 from nlpkit.commands import _runs
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner
@@ -77,6 +78,12 @@ class Runs:
         first = {}
         for name, condition in self.found.conditions.items():
             series = self.make_series(name)
+            try:
+                recipe.find(series.recipe)
+            except NlpkitError as error:
+                trained = self.found.find_trained(name)
+                said = self.document.locate(f"conditions.{trained}.recipe: {error}")
+                raise type(error)(said) from error
             runs = series.list_runs(self.find_rate(name))
             first[name] = runs[0].resolved
             if condition.evaluates is None:

@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.disk import user_path
@@ -18,6 +18,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.recipe.places import Document, undotted
 from nlpkit.train.settings import Words
 from nlpkit.train.state import LOSS
+from nlpkit.units import parse_duration
 
 _NAME = r"^\w[\w.-]*$"
 _LENGTHS = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
@@ -57,13 +58,21 @@ class Condition(Sections):
         return self
 
 
+def _check_time(text: str) -> str:
+    parse_duration(text)
+    return text
+
+
+Time = Annotated[str, AfterValidator(_check_time)]
+
+
 class Equal(FrozenConfig):
     """What all conditions without `from` have the same amount of; one of these."""
 
     steps: int | None = Field(None, gt=0)
     tokens: int | None = Field(None, gt=0, description="as many whole steps as they fill")
     words: Words | None = Field(None, description="of the text, such as 10M")
-    time: str | None = Field(None, description="of training, such as 10m")
+    time: Time | None = Field(None, description="of training, such as 10m")
     flops: float | None = Field(None, gt=0, description="as many whole steps as they fill")
 
     @model_validator(mode="after")

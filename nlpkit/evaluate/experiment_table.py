@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nlpkit import registry
 from nlpkit.checkpoints.run_directory import RECIPE, RunDirectory
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.objective import Objective
@@ -60,7 +61,8 @@ def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | No
         try:
             named.resolve(figure)
         except named.WrongScore as error:
-            return error.what
+            near = registry.suggest(figure, [*FIGURES, PAIRS])
+            return f"no {figure!r}{near}" if near else error.what
         has = len(made) > 1 or issubclass(made[0], Task) or figure in made[0].scores
     known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
     return None if has else f"{{}} has no {figure}; {known}"

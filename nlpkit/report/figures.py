@@ -1,5 +1,6 @@
 """Curves, masks and tables as pictures, by matplotlib: an extra, imported only here."""
 
+import logging
 import math
 import re
 import warnings
@@ -45,6 +46,8 @@ def _pyplot() -> Any:
     except ImportError as error:
         raise Unsupported(f"drawing: {not_installed('matplotlib')}") from error
     matplotlib.use("Agg")
+    # It also logs that it builds its cache, and which font has no bold letters.
+    logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
     matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
     matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
     matplotlib.rcParams["svg.hashsalt"] = "nlpkit"  # the same curves give the same bytes

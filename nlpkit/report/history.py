@@ -124,6 +124,8 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
         FileError: it is not a run directory, has an unreadable file, or has no step yet and
             `may_be_empty` is False.
     """
+    if path.is_file():
+        raise FileError(f"{path}: is a file, not a run directory")
     if not path.is_dir():
         from nlpkit.checkpoints.nearest import suggest_path
 

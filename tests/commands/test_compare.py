@@ -138,7 +138,17 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         ),
         ("seeds: 2", "seeds: 2\nparameters: 0.05", "parameters: sizes differ by more than 0.05"),
         ("{tokens: 1000}", "{tokens: 1000, steps: 3}", "give one of steps, tokens, words, time"),
-        ("recipe: tiny.yaml}", "recipe: tinny.yaml}", "tinny.yaml"),
+        (
+            "recipe: tiny.yaml}",
+            "recipe: tinny.yaml}",
+            "conditions.narrow.recipe: tinny.yaml: no such recipe, did you mean tiny.yaml?",
+        ),
+        (
+            "by: bits_per_character",
+            "by: bits_per_charcter",
+            "expect.0.by: no 'bits_per_charcter', did you mean bits_per_character?",
+        ),
+        ("{tokens: 1000}", "{time: soon}", "equal.time: 'soon' is not a time such as 90s"),
         # No data of its own: no file is looked for.
         pytest.param("seeds: 2", "seeds: 2\nfolder: none", None, marks=pytest.mark.slow),
     ],

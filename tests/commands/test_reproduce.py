@@ -184,7 +184,7 @@ def test_wrong_directories_give_one_line(runs, capsys):
     for name, said in (
         ("none", "none: no such run directory"),
         ("empty", "empty: not a run directory: it has no recipe.yaml"),
-        ("run/recipe.yaml", "no such run directory"),
+        ("run/recipe.yaml", "run/recipe.yaml: is a file, not a run directory"),
     ):
         assert reproduce(run=name) == 4
         err = capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`nlpkit report`: what the page says is what the files say, in a page that is safe and alone."""
 
 import json
+import logging
 import random
 import re
 import shutil
@@ -539,3 +540,13 @@ def test_characters_without_a_font_are_told_once(tmp_path, monkeypatch, capfd) -
         said = capfd.readouterr().err
         assert path.stat().st_size > 0
         assert said.count("\n") == said.count("install Noto Sans CJK SC") == told
+
+
+def test_drawing_hears_only_errors_of_fonts(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    fonts = logging.getLogger("matplotlib.font_manager")
+    fonts.setLevel(logging.NOTSET)
+    figures.alignment_figure(
+        [figures.Alignment(np.ones((1, 1)), ["a"], ["a"])], "a", tmp_path / "a.png"
+    )
+    assert not fonts.isEnabledFor(logging.WARNING)
