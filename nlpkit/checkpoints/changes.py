@@ -46,10 +46,12 @@ def list_changes(directory: RunDirectory, resolved: Resolved) -> dict[str, str]:
     }
 
 
-def check_changes(directory: RunDirectory, resolved: Resolved, allow_change: bool) -> list[str]:
+def check_changes(
+    directory: RunDirectory, resolved: Resolved, allow_change: bool | None
+) -> list[str]:
     """Return the settings that differ from those with which this run was started.
 
-    Writes nothing. The run may still refuse them: `runs/resume`.
+    Writes nothing. The run may still refuse them: `runs/resume`. None: there is no --allow-change.
 
     Raises:
         UsageError: settings that change the result differ and `allow_change` is False, or
@@ -78,19 +80,18 @@ def check_changes(directory: RunDirectory, resolved: Resolved, allow_change: boo
         raise UsageError(
             f"{directory.path} was started with other settings:\n"
             + "\n".join(f"  {values}" for values in changed.values())
-            + "\ngive --out another directory, or --allow-change to continue with the new ones"
-            + _explain_longer(directory, [*changed])
+            + _advise(directory, [*changed], allow_change is not None)
         )
     return [*changed]
 
 
-def _explain_longer(directory: RunDirectory, changed: list[str]) -> str:
-    """Return how to make a run longer that has a checkpoint from before its decay."""
+def _advise(directory: RunDirectory, changed: list[str], may_change: bool) -> str:
+    """Return what to do about changed settings; a run without its decay can be made longer."""
+    more = ", or --allow-change to continue with the new ones" if may_change else ""
     stable = files.directory(directory.path) / files.STABLE
-    lengths = (["train.steps"], ["train.epochs"], ["train.budget"])
-    if changed not in lengths or not stable.exists():
-        return ""
-    return f"; from before its decay: --resume {stable} --out another directory"
+    if changed in (["train.steps"], ["train.epochs"], ["train.budget"]) and stable.exists():
+        more += f"; from before its decay: --resume {stable} --out another directory"
+    return f"\ngive --out another directory{more}"
 
 
 def _value(data: object, key: str) -> str:

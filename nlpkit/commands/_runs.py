@@ -76,7 +76,7 @@ class Run:
         return bool(RunDirectory(self.path).status().get("diverged"))
 
 
-def check(runs: Sequence[Run], common: Common, allow_change: bool = False) -> None:
+def check(runs: Sequence[Run], common: Common, allow_change: bool | None = None) -> None:
     """Raise an error if one of the runs cannot begin, or not go on; `common` is of all of them."""
     before = None
     for run in runs:

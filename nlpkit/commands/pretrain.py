@@ -146,7 +146,7 @@ def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "
         log.info(f"changed since the start of the run: {', '.join(changed)}")
 
 
-def check_directory(resolved: "Resolved", common: Common, allow_change: bool) -> "Resolved":
+def check_directory(resolved: "Resolved", common: Common, allow_change: bool | None) -> "Resolved":
     """Return the recipe as a run that is in its directory goes on with it; write nothing.
 
     Raises:

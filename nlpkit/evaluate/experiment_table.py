@@ -16,7 +16,7 @@ from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json
-from nlpkit.errors import DataError, UsageError
+from nlpkit.errors import UsageError
 from nlpkit.evaluate import verdicts
 from nlpkit.evaluate.experiment import Condition, Experiment
 from nlpkit.json_types import JsonObject
@@ -78,13 +78,8 @@ def check_readable(figure: str, objective: Objective) -> None:
         return
     words = ["one", "two"] if isinstance(objective, Continues) else ["0", "1"]
     answers = objective.config.setting("labels") or words
-    try:
-        named.score(figure, answers, answers)
-    except named.WrongScore as error:
-        said = f"cannot score answers such as {', '.join(answers[:3])}: {error.what}"
-        raise UsageError(f"{figure} {said}") from error
-    except DataError:  # undefined for so few rows
-        return
+    if problem := named.explain_unreadable(figure, answers):
+        raise UsageError(problem)
 
 
 @dataclass(frozen=True)

@@ -143,7 +143,7 @@ def read(raw: bytes, source: str, may_be_empty: bool = False) -> Document:
     """Return what one file says, not checked; raise `RecipeError` if it holds no settings."""
     document = yaml.read(raw, source)
     if document.data is None and not may_be_empty:
-        raise RecipeError([f"{source}: an empty recipe: settings are lines like `key: value`"])
+        raise RecipeError([f"{source}: an empty file: settings are lines like `key: value`"])
     document.data = {} if document.data is None else document.data
     if not isinstance(document.data, dict):
         kind = "a list" if isinstance(document.data, list) else "a single value"

@@ -9,7 +9,7 @@ import torch
 from nlpkit import attention, registry
 from nlpkit.contracts.request import Heads
 from nlpkit.contracts.task import Task
-from nlpkit.errors import DataError, RecipeError, Unsupported, UsageError
+from nlpkit.errors import RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
 from nlpkit.runs.run import ModelPart
@@ -114,10 +114,5 @@ def _check_readable(objective: Task) -> None:
 
     answers = objective.config.setting("labels") or ["0", "1"]
     for name in objective.metrics:
-        try:
-            named.score(name, answers, answers)
-        except named.WrongScore as error:
-            problem = f"cannot score answers such as {', '.join(answers[:3])}: {error.what}"
-            raise UsageError(f"eval.metrics: {name} {problem}") from error
-        except DataError:  # undefined for so few rows
-            continue
+        if problem := named.explain_unreadable(name, answers):
+            raise UsageError(f"eval.metrics: {problem}")

@@ -5,7 +5,7 @@ from typing import cast
 
 from nlpkit import registry
 from nlpkit.contracts.metric import BadLine, Metric, Option, Score, Tool, is_metric
-from nlpkit.errors import UsageError
+from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 
 _SWITCH = {"true": True, "false": False}
@@ -90,6 +90,17 @@ def _value(name: str, option: Option, text: str) -> object:
 def lower_is_better(name: str) -> bool:
     """Return whether a score is an error rate; raise `WrongScore`."""
     return resolve(name)[0].LOWER_IS_BETTER
+
+
+def explain_unreadable(name: str, answers: Sequence[str]) -> str | None:
+    """Return why a score cannot read such answers, or None."""
+    try:
+        score(name, answers, answers)
+    except WrongScore as error:
+        return f"{name} cannot score answers such as {', '.join(answers[:3])}: {error.what}"
+    except DataError:  # undefined for so few rows
+        pass
+    return None
 
 
 def score(

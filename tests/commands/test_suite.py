@@ -66,6 +66,11 @@ def test_each_task_is_tuned_from_the_base_and_from_nothing_and_never_again(base,
     changed = [path for path, time in times.items() if path.stat().st_mtime_ns != time]
     assert changed == [out / "tone/from_nothing/seed-2/metrics.jsonl"]
 
+    assert suite("mine.yaml", "--from", str(base), "--set", "train.lr=1e-5") == 2
+    said = capsys.readouterr().err
+    assert "was started with other settings" in said
+    assert said.endswith("\ngive --out another directory\n")  # suite has no --allow-change
+
 
 @pytest.mark.slow
 def test_each_side_takes_the_best_of_its_own_rates_and_another_suite_its_runs_from_nothing(

@@ -89,8 +89,8 @@ def test_recipe_with_many_mistakes_lists_all_in_the_order_of_lines():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "r.yaml: an empty recipe: settings are lines like `key: value`"),
-        ("# nothing\n", "r.yaml: an empty recipe: settings are lines like `key: value`"),
+        ("", "r.yaml: an empty file: settings are lines like `key: value`"),
+        ("# nothing\n", "r.yaml: an empty file: settings are lines like `key: value`"),
         ("- a\n- b\n", "1:1: expected settings (`key: value`), got a list"),
         ("hello\n", "1:1: expected settings (`key: value`), got a single value"),
         ("name: x\n\tseed: 1\n", "2:1: not YAML: a tab: indent with spaces"),

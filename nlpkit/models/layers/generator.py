@@ -28,7 +28,7 @@ class Detector(TiedHead):
 
     def choose_half(self, generates: bool) -> Any:
         """Return what has the `layers` of the generator, or of the discriminator."""
-        raise NotImplementedError
+        raise NotImplementedError  # each family's own: a torch module is no abstract class
 
     def embed(
         self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
