@@ -49,10 +49,17 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     for i in range(40)
                 ],
             )
-        choice = {"question": "effect", "premise": words(), "options": [words(), words()]}
-        write_rows(
-            folder / f"en_task/copa.{part}.jsonl", [{**choice, "label": i % 2} for i in range(40)]
-        )
+        # Rows differ: those that are equal are on one side of the search's split.
+        choices: list[dict[str, object]] = [
+            {
+                "question": "effect",
+                "premise": words(),
+                "options": [words(), words()],
+                "label": i % 2,
+            }
+            for i in range(40)
+        ]
+        write_rows(folder / f"en_task/copa.{part}.jsonl", choices)
     (folder / "en_lm").mkdir()
     for name in ("tinyshakespeare", "wikitext2.valid", "wikitext2.test"):
         text = "\n\n".join(words(30) for _ in range(80))
