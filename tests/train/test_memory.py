@@ -108,8 +108,8 @@ def test_growth_over_the_timed_batches_counts_twice_on_a_cpu(
     monkeypatch.setattr(memory, "limit", lambda device: 9000 * MIB)
     timed = trial.measure_time
 
-    def growing(tried: trial.Trial, times: trial.Times) -> None:
-        timed(tried, times)
+    def growing(tried: trial.Trial, times: trial.Times, show: trial.Show) -> None:
+        timed(tried, times, show)
         peaks.append(130 * MIB)
 
     monkeypatch.setattr(trial, "measure_time", growing)
