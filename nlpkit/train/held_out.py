@@ -84,7 +84,7 @@ class HeldOut:
                 if objective.predicts_text:
                     characters += self._characters_of(loss, batch.fields["labels"])
             own = training(None) if objective.scores else {}
-            if world == 1 and stop.raised:  # then `own` may lack scores
+            if world == 1 and objective.scores and stop.raised:  # then `own` may lack some
                 return None
         sums.reduce(accelerator)
         (characters,) = reduced(accelerator, [characters])
