@@ -11,9 +11,12 @@ if [ $# -lt 1 ]; then
     exit 2
 fi
 recipe=$1
-limit=${2:-50m}
-shift $(($# > 1 ? 2 : 1))
+shift
+limit=50m
+case ${1:-} in "" | -*) ;; *) limit=$1 && shift ;; esac
 log=${NLPKIT_LOG:-nlpkit-cron.log}
+touch "$log" || exit 4
+before=$(wc -l <"$log")
 
 say() {
     echo "$(date '+%Y-%m-%d %H:%M:%S') cron: $recipe: $*" >>"$log"
@@ -26,9 +29,9 @@ case $code in
 75) say "not done: time is up, or another process is at it; goes on next time" ;;
 129 | 130 | 143) say "stopped by a signal; goes on next time" ;;
 *)
+    echo "cron.sh: nlpkit pretrain $recipe failed, exit code $code; its last words, also in $log:" >&2
+    tail -n "+$((before + 1))" "$log" | tail -n 5 >&2
     say "failed, exit code $code"
-    echo "cron.sh: nlpkit pretrain $recipe failed, exit code $code; the end of $log:" >&2
-    tail -n 5 "$log" >&2
     exit "$code"
     ;;
 esac

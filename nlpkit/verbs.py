@@ -162,7 +162,8 @@ def _hand_over(main: Callable[[list[str]], None]) -> Callable[[typer.Context], N
 
 
 def _describe_error(error: Any) -> str:
-    message = error.format_message().replace("Value error, ", "").rstrip(".")
+    message = re.sub("Value error, |, unable to parse .*", "", error.format_message()).rstrip(".")
+    message = message.replace("Input should be", "must be")
     context = error.ctx
     if context is None:
         return f"{message[:1].lower()}{message[1:]}"

@@ -95,7 +95,7 @@ def _describe(run: Path, found: "Comparison") -> list[str]:
     from nlpkit.report.same_run import IN_WORDS
 
     steps = ", ".join(map(str, found.checkpoints))
-    saved = f"checkpoints (step {steps})" if steps else "no checkpoint, as both have none of a step"
+    saved = f"checkpoints (step {steps})" if steps else "no checkpoint (no step has one in both)"
     what = (
         f"{number_of(found.records, 'records')} of steps up to {found.steps}, "
         f"{number_of(found.evaluations, 'evaluations')}, {saved}, tokenizer, tokenised text"

@@ -586,6 +586,8 @@ def test_options_reach_the_verb_as_one_object(folder, monkeypatch, capsys):
         (["--device", "gpu"], "'gpu' is none of auto, cpu, cuda, cuda:1"),
         (["--max-time", "soon"], "'soon' is not a time such as 90s, 50m or 1h30m"),
         (["-q", "-v"], "-q and -v exclude each other"),
+        (["--seeds", "0"], "value for '--seeds': must be greater than or equal to 2 (see"),
+        (["--seeds", "x"], "value for '--seeds': must be a valid integer (see"),
     ],
 )
 def test_options_out_of_range_give_2(options, said, monkeypatch, capsys):

@@ -69,11 +69,26 @@ def test_cron_exit_code_is_logged_with_a_time_stamp_and_failures_are_passed_on(
         assert "oh" in result.stderr.splitlines()
 
 
-def test_cron_without_a_time_takes_fifty_minutes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [(), ("--set", "seed=2")])
+def test_cron_without_a_time_takes_fifty_minutes(tmp_path: Path, options: tuple[str, ...]) -> None:
     fake = _command(tmp_path / "fake", 'echo "called: $*"')
-    assert _cron(tmp_path, fake, "r.yaml").returncode == 0
+    assert _cron(tmp_path, fake, "r.yaml", *options).returncode == 0
     log = (tmp_path / "nlpkit-cron.log").read_text(encoding="utf-8")
-    assert "called: pretrain r.yaml --max-time 50m\n" in log
+    assert f"called: pretrain {' '.join(('r.yaml --max-time 50m', *options))}\n" in log
+
+
+def test_cron_mails_the_lines_of_this_call_alone(tmp_path: Path) -> None:
+    _cron(tmp_path, _command(tmp_path / "fake", "echo earlier; exit 2"), "r.yaml")
+    result = _cron(tmp_path, _command(tmp_path / "fake", "echo now; exit 3"), "r.yaml")
+    assert result.stderr.splitlines()[1:] == ["now"]
+
+
+def test_cron_without_a_log_that_can_be_written_trains_nothing(tmp_path: Path) -> None:
+    fake = _command(tmp_path / "fake", f"touch {tmp_path}/called")
+    (tmp_path / "nlpkit-cron.log").symlink_to(tmp_path / "none/log")
+    result = _cron(tmp_path, fake, "r.yaml")
+    assert (result.returncode, len(result.stderr.splitlines())) == (4, 1)
+    assert not (tmp_path / "called").exists()
 
 
 def test_cron_without_a_recipe_says_how_it_is_used(tmp_path: Path) -> None:
