@@ -77,8 +77,9 @@ class Log:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        """Print a warning, also if `-q` is given."""
-        self._print(f"warning: {text}", style="yellow")
+        """Print a warning, also if `-q` is given; of several processes, the first one does."""
+        if self.verbosity >= QUIET:
+            self._print(f"warning: {text}", style="yellow")
 
     def warn_all(self, texts: Iterable[str]) -> None:
         """Print warnings, a line each."""

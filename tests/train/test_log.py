@@ -6,7 +6,7 @@ import pytest
 
 from nlpkit import plan, recipe
 from nlpkit.train import log as run_log
-from nlpkit.train.log import Log
+from nlpkit.train.log import QUIET, Log
 from tests import _tiny
 
 
@@ -31,6 +31,15 @@ def test_evaluation_is_no_news_outside_a_terminal() -> None:
     with log.live(total=8, done=3):
         log.evaluating(11, 80)
     assert stream.getvalue() == ""
+
+
+def test_warning_comes_from_the_first_process_alone() -> None:
+    stream = io.StringIO()
+    log = Log(QUIET, stream)
+    log.warn("told once")
+    log.verbosity = -1  # as `make_accelerator` has it in the other processes
+    log.warn("told again")
+    assert stream.getvalue().endswith("warning: told once\n")
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(0.0, True), (1000.0, False)])
