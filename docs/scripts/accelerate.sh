@@ -5,10 +5,13 @@
 #
 # FSDP=1: each process keeps a shard of parameters and optimizer state, in place of a copy.
 set -u
-if [ $# -lt 2 ]; then
+case ${2:+$1} in
+[1-9]*) ;;
+*)
     echo "usage: accelerate.sh PROCESSES RECIPE [OPTION...]" >&2
     exit 2
-fi
+    ;;
+esac
 processes=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)

@@ -7,10 +7,13 @@
 # HOST:PORT). They need a file system that all of them share for the run and the cache.
 # ACCELERATE_USE_FSDP=true: each process keeps a shard of parameters and optimizer state.
 set -u
-if [ $# -lt 2 ]; then
+case ${2:+$1} in
+auto | cpu | gpu | [1-9]*) ;;
+*)
     echo "usage: torchrun.sh PROCESSES RECIPE [OPTION...]" >&2
     exit 2
-fi
+    ;;
+esac
 processes=$1
 shift
 here=$(cd "$(dirname "$0")" && pwd)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.disk import user_path
 from nlpkit.errors import RecipeError
@@ -157,7 +158,8 @@ class Experiment(Sections):
                 raise ValueError(f"conditions.{name}.evaluates: {other} is no run before it")
         for number, each in enumerate(self.expect):
             for name in {*each.conditions} - {*names}:
-                raise ValueError(f"expect.{number}: no condition {name}; {', '.join(names)}")
+                near = registry.suggest(name, names) or f"; known: {', '.join(names)}"
+                raise ValueError(f"expect.{number}: no condition {name}{near}")
             tried = {name: len(self.list_rates(name)) for name in each.conditions}
             if len({*tried.values()}) > 1:
                 said = ", ".join(f"{count} for {name}" for name, count in tried.items())

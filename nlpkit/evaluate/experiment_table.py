@@ -53,6 +53,7 @@ def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | No
     )
     if not (recipe.data.valid or recipe.data.valid_fraction):
         return "{} has no data.valid"
+    known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
     if not is_score(figure):
         has = figure != PAIRS or bool(recipe.eval.pairs)
         if other is not None:
@@ -62,9 +63,8 @@ def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | No
             named.resolve(figure)
         except named.WrongScore as error:
             near = registry.suggest(figure, [*FIGURES, PAIRS])
-            return f"no {figure!r}{near}" if near else error.what
+            return f"no {figure!r}{near}" if near else f"{error.what}; {known}"
         has = len(made) > 1 or issubclass(made[0], Task) or figure in made[0].scores
-    known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
     return None if has else f"{{}} has no {figure}; {known}"
 
 

@@ -120,12 +120,14 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "mine.yaml:4:49: conditions.wide.model.hidden_siz: unknown setting, did you mean "
             "hidden_size?",
         ),
-        ("better: wide", "better: wid", "expect.0: no condition wid; wide, narrow, wild"),
+        ("better: wide", "better: wid", "expect.0: no condition wid, did you mean wild?"),
+        ("better: wide", "better: xyz", "no condition xyz; known: wide, narrow, wild"),
         (
             "by: bits_per_character",
             "by: accurcy",
             "expect.0.by: no 'accurcy', did you mean accuracy?",
         ),
+        ("by: bits_per_character", "by: bits", "wer; loss, perplexity, bits_per_character are"),
         (
             "by: bits_per_character",
             "by: pairs",

@@ -179,11 +179,22 @@ def test_sigterm_to_a_script_alone_saves_and_the_same_command_goes_on(
     _same(one, run)
 
 
-def test_scripts_without_a_recipe_say_how_they_are_called(tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", [(), (2,), ("r.yaml", 2)])
+def test_scripts_without_a_recipe_say_how_they_are_called(
+    tmp_path: Path, given: tuple[object, ...]
+) -> None:
     for name in ("torchrun.sh", "accelerate.sh"):
-        process = _start(tmp_path, name)
+        process = _start(tmp_path, name, *given)
         assert process.communicate() == ("", f"usage: {name} PROCESSES RECIPE [OPTION...]\n")
         assert process.returncode == 2
+
+
+def test_job_outside_slurm_says_how_it_is_started() -> None:
+    command = ["bash", SCRIPTS / "slurm.sbatch", "r.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stderr.endswith("SLURM_JOB_NODELIST: is not set: start this file with sbatch\n")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.slow
