@@ -1,5 +1,6 @@
 """Run an experiment: conditions that differ in what is named, and a verdict."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -56,6 +57,9 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
         failed: dict[str, int] = {}
         if not asked.so_far:
             runs.check()
+            least = 1 / math.comb(2 * found.seeds, found.seeds)  # p that this many can reach
+            if least > found.rule.level and any(each.better for each in found.expect):
+                log.warn(f"seeds: {found.seeds}: too few for a verdict on what is better")
             runs.plan(log)
             left = table.describe(found, table.measure(found, out, runs.state))["seconds_left"]
             log.info(f"about {format_duration(left / asked.jobs)} of training; runs in {out}")

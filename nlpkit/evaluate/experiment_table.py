@@ -46,11 +46,8 @@ def writes_text(resolved: Resolved) -> bool:
 
 def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | None:
     """Return why a condition, {}, has no such figure after its last step, or None if it has."""
-    recipe, other, made = (
-        resolved.recipe,
-        condition.evaluates,
-        fit.classes(resolved.recipe.objective),
-    )
+    recipe, other = resolved.recipe, condition.evaluates
+    made = fit.classes(recipe.objective)
     if not (recipe.data.valid or recipe.data.valid_fraction):
         return "{} has no data.valid"
     known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
