@@ -13,37 +13,58 @@ _WIDEST_NAME = 30
 def format_page(usage: Sequence[str], about: str, sections: Mapping[str, Rows]) -> str:
     """Return the page: forms of the command, paragraphs, and per section rows of name and text.
 
-    A paragraph with an indented line, such as a table, is kept as it is; others are filled.
+    Lines of a paragraph that are indented, such as those of a table, stay lines of their own.
     """
     import shutil
 
-    width = max(min(shutil.get_terminal_size().columns, 80) - 2, 50)
+    width = max(min(shutil.get_terminal_size().columns, 80) - 2, 30)
     forms = [
         _fill(form, "Usage: " if not i else " " * 7, 11, width) for i, form in enumerate(usage)
     ]
     blocks = ["\n".join(forms)]
-    blocks += [_format_paragraph(each, width) for each in about.strip("\n").split("\n\n") if each]
+    blocks += [format_text(about, "  ", width)]
     for title, rows in sections.items():
         if rows:
             blocks.append(f"{title}:\n{_format_rows(rows, width)}")
     return "\n\n".join(blocks) + "\n"
 
 
-def _format_paragraph(text: str, width: int) -> str:
-    if "\n " in f"\n{text}":
-        return "\n".join(f"  {line}".rstrip() for line in text.splitlines())
-    return _fill(text, "  ", 2, width)
+def format_text(text: str, indent: str, width: int) -> str:
+    """Return the paragraphs, filled; lines that are indented stay lines of their own."""
+    lines: list[str] = []
+    for line in text.strip("\n").splitlines():
+        if line[:1].strip() and lines and lines[-1][:1].strip():
+            lines[-1] += f" {line}"
+        else:
+            lines.append(line)
+    return "\n".join(
+        _fill(line, indent, len(indent), width).rstrip()
+        if line[:1].strip()
+        else fill_row(f"{indent}{line}".rstrip(), width)
+        for line in lines
+    )
+
+
+def fill_row(line: str, width: int) -> str:
+    """Return the row of a table; what is too long goes on below its second column."""
+    if len(line) <= width:
+        return line
+    text = line.lstrip()
+    indent = len(line) - len(text)
+    _, gap, rest = text.partition("  ")
+    column = len(line) - len(rest.lstrip())
+    return _fill(text, line[:indent], column if gap and column < 20 else indent + 2, width)
 
 
 def _format_rows(rows: Rows, width: int) -> str:
     """Return the rows with all texts in one column, below a name that is too long for it."""
-    column = 4 + min(max(len(name) for name, _ in rows), _WIDEST_NAME)
+    column = 4 + min(max(len(name) for name, _ in rows), _WIDEST_NAME, max(width - 28, 4))
     lines = []
     for name, text in rows:
         fits = len(name) <= column - 4
         lines += [] if fits else [f"  {name}"]
         first = f"  {name if fits else '':<{column - 2}}"
-        lines.append(_fill(text, first, column, max(width, column + 20)).rstrip())
+        lines.append(_fill(text, first, column, width).rstrip())
     return "\n".join(lines)
 
 

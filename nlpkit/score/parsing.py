@@ -79,7 +79,7 @@ class Parser(argparse.ArgumentParser):
         """Add the options that metrics and tools have; `--fail-under` where there is a score."""
         self.set_defaults(fail_under=None)
         if has_score:
-            text = "exit code 6 if a score is below X, or undefined"
+            text = "exit code 6 if a score is below X"
             self.add_argument("--fail-under", type=float, metavar="X", help=text)
         # `nlpkit.cli` reads it, for any verb.
         text = "show where an error was raised"
@@ -103,12 +103,34 @@ class Parser(argparse.ArgumentParser):
         return found
 
 
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Writes the names of an option once, without those that begin with its metric."""
+class _Formatter(argparse.HelpFormatter):
+    """Writes the names of an option once, without those that begin with its metric.
+
+    No line is wider than the terminal, but for a word that is.
+    """
 
     def __init__(self, prog: str):
         # argparse makes one for each option, and would import shutil for the width.
         super().__init__(prog, width=int(os.environ.get("COLUMNS") or 80) - 2)
+
+    def _format_usage(self, *given: Any) -> str:
+        from nlpkit.help_page import fill_row
+
+        lines = super()._format_usage(*given).splitlines()
+        return "\n".join(fill_row(line, self._width) for line in lines) + "\n"
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        from nlpkit.help_page import format_text
+
+        return format_text(text, indent, width)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        name, end, text = super()._format_action(action).partition("\n")
+        if len(name) > self._width:
+            from nlpkit.help_page import fill_row
+
+            name = fill_row(name.replace(",", ", ").replace(",  ", ", "), self._width)
+        return f"{name}{end}{text}"
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         prefix = f"--{action.dest.partition(':')[0].rpartition('.')[2]}-"
@@ -158,13 +180,22 @@ def make_tool_parser(name: str, module: Tool) -> Parser:
     parser = Parser(f"nlpkit score {name}", module.__doc__ or "")
     module.add_arguments(parser)
     parser.add_shared(module.HAS_SCORE)
+    forms = {"+": "{}...", "?": "[{}]"}
+    files = [
+        forms.get(str(each.nargs), "{}").format(each.metavar)
+        for each in parser._get_positional_actions()
+    ]
+    parser.usage = " ".join(["%(prog)s", *files, "[OPTIONS]"])
     return parser
 
 
 def make_metric_parser(modules: Mapping[str, Metric]) -> Parser:
     """Return a parser for these metrics; what it reads for `Option` o of m is called `m:o`."""
     usage = "%(prog)s HYP REF... [OPTIONS]\n       %(prog)s REF... -i HYP... [OPTIONS]"
-    about = "\n".join(module.__doc__ or "" for module in modules.values())
+    if not any(module.REFERENCES[0] for module in modules.values()):
+        takes_one = any(module.REFERENCES[1] != 0 for module in modules.values())
+        usage = f"%(prog)s HYP{' [REF]' if takes_one else ''} [OPTIONS]"
+    about = "\n\n".join(module.__doc__ or "" for module in modules.values())
     parser = Parser(f"nlpkit score {','.join(modules)}", about, usage)
     text = "HYP REF...; line i of one belongs to line i of the others; - is stdin"
     parser.add_argument("files", nargs="*", metavar="FILE", help=text)

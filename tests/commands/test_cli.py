@@ -243,6 +243,16 @@ def test_cli_help_of_every_verb_has_one_look(verb, capsys, monkeypatch):
     assert (name.strip(), text) == ("-h, --help", " this help")
 
 
+@pytest.mark.parametrize("columns", [40, 80])
+def test_cli_help_is_no_wider_than_the_terminal(columns, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for words in [*PAGES, *(["score", name] for name in registry.names("score/metrics"))]:
+        assert cli.run([*words, "--help"]) == 0
+        for line in capsys.readouterr().out.splitlines():
+            # A long word, such as a formula, is not broken.
+            assert len(line) <= columns or len(line.split()) == 1, (words, line)
+
+
 @pytest.mark.parametrize("columns", ["80", "120"])
 def test_cli_help_is_plain_and_has_verbs_and_exit_codes(columns):
     done = nlpkit("--help", own=True, env={**os.environ, "COLUMNS": columns, "NO_COLOR": "1"})

@@ -5,7 +5,7 @@ they are jsonl (id, _id or docid; text or contents; title) or tsv (identifier, t
 are unpacked; - is stdin. The index is built at each call, in memory.
 
 The ranking is written to stdout, messages to stderr. Judge it with nlpkit score ir:
-nlpkit score bm25 DOCS QUERIES --top 1000 | nlpkit score ir QRELS -
+  nlpkit score bm25 DOCS QUERIES --top 1000 | nlpkit score ir QRELS -
 
 Only documents with a word of the query and a score above 0 are ranked. With robertson-raw the idf
 of frequent words is negative, and documents with negative scores are ranked, too. Documents with
