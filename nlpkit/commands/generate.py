@@ -146,7 +146,7 @@ def _of_conversations(opened: "Opened") -> "Objective":
     from nlpkit.objectives.chat import of_conversations
 
     try:
-        return of_conversations(opened.objective)
+        return of_conversations(opened.objective, opened.part.config)
     except ValueError as error:
         raise UsageError(f"--chat: {opened.path}: {error}") from error
 
@@ -187,8 +187,6 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
 
 def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> None:
     counts = writer.counts
-    if not counts["inputs"]:
-        return
     log.info(
         f"{number_of(counts['inputs'], 'inputs')}, {number_of(counts['tokens'], 'tokens')} in "
         f"{seconds:.1f} s, "

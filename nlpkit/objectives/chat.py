@@ -43,6 +43,7 @@ _COLUMNS = {
     "sharegpt": ("conversations",),
     "alpaca": ("instruction", "output"),
 }
+TUNE_FIRST = "begin with a model that objective chat has tuned (template: chatml)"
 _NO_TEMPLATE = (
     "objective.template: the tokenizer has no chat_template (chat_template.jinja, or in "
     "tokenizer_config.json); "
@@ -259,17 +260,24 @@ class Objective(LabelTargets, Task):
         return Prompt({"input_ids": kept.astype(np.int64)}, {}, source, kept, cut=cut)
 
 
-def of_conversations(objective: Any) -> Objective:
+class _Untuned(Objective):
+    """Answers conversations with a model that was trained for something else."""
+
+    without_template = TUNE_FIRST
+
+
+def of_conversations(objective: Any, model_config: ModelSettings) -> Objective:
     """Return the objective that answers conversations with the model of another one.
 
     Raises:
-        ValueError: its tokenizer has no template.
+        ValueError: the model is no decoder, or its tokenizer has no template.
     """
     if isinstance(objective, Objective):
         made = objective
+    elif not all(map(model_config.can, Objective.needs)):
+        raise ValueError("it needs a decoder (causal attention), which this model is not")
     else:
         length = min(getattr(objective, "max_length", 512), 1 << 20)
-        config = Config(max_length=length)
-        made = Objective(config, objective.tokenizer, objective.model_config)
+        made = _Untuned(Config(max_length=length), objective.tokenizer, model_config)
     made.reads_json = True
     return made

@@ -20,12 +20,10 @@ from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item
 from nlpkit.objectives import chat
-from nlpkit.objectives.chat import CHATML_TOKENS
+from nlpkit.objectives.chat import CHATML_TOKENS, TUNE_FIRST
 from nlpkit.objectives.dpo import LossConfig, Preferences
 from nlpkit.objectives.tasks.conversations import Messages, read_list
 from nlpkit.objectives.tasks.rows import count_cut, shorten
-
-_TUNE_FIRST = "begin with a model that objective chat has tuned (template: chatml)"
 
 
 class Config(LossConfig):
@@ -72,13 +70,13 @@ class Config(LossConfig):
 class Objective(Preferences, chat.Objective):
     """Examples and loss of preferences; an item has both conversations."""
 
-    without_template = _TUNE_FIRST
+    without_template = TUNE_FIRST
 
     def __init__(self, config: Any, tokenizer: Any, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         for each in CHATML_TOKENS if config.template == "chatml" else ():
             if tokenizer.special_id(each) is None:
-                raise ValueError(f"objective.template: the tokenizer has no {each}; {_TUNE_FIRST}")
+                raise ValueError(f"objective.template: the tokenizer has no {each}; {TUNE_FIRST}")
 
     @classmethod
     def special_tokens(cls, config: Any, model_config: ModelSettings) -> tuple[str, ...]:

@@ -224,6 +224,21 @@ def test_generate_blanks_too_far_apart_are_answered_with_an_empty_line(
     assert "input 1: 72 tokens from the first blank to the last; at most 58 fit" in err
 
 
+def test_generate_of_an_empty_file_says_that_there_is_no_input(command, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    code, out, err = command(tmp_path / "empty.txt")
+    assert (code, out) == (0, "")
+    assert "0 inputs, 0 tokens" in err
+
+
+def test_generate_chat_with_a_model_that_is_no_decoder_is_one_line(command, inputs: Path) -> None:
+    code, out, err = command("--chat", inputs)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[-1].endswith(
+        "it needs a decoder (causal attention), which this model is not"
+    )
+
+
 def test_generate_stop_text_ends_before_it(command, inputs: Path) -> None:
     plain = command(inputs)[1].split("\n")[0]
     assert len(plain) > 2

@@ -257,13 +257,16 @@ def test_wrong_row_is_named_while_the_tokenizer_is_trained(
     assert "skipped" in capsys.readouterr().err
 
 
-def test_model_without_template_cannot_chat(tmp_path: Path) -> None:
+def test_model_without_template_cannot_chat(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     text = RECIPE.replace("{name: chat, max_length: 96, template: chatml}", "{name: clm}")
     (tmp_path / "rows.jsonl").write_text('{"text": "a tea, a salt"}\n' * 8, "utf-8")
     path = tmp_path / "tiny.yaml"
     path.write_text(text.replace("ROWS", str(tmp_path / "rows.jsonl")), "utf-8")
     _tiny.pretrain(path, tmp_path / "run", "train.steps=1", "objective.max_length=64")
     assert cli.run(["generate", str(tmp_path / "run"), "--chat", "--device", "cpu"]) == 2
+    assert "begin with a model that objective chat has tuned" in capsys.readouterr().err
 
 
 @pytest.mark.slow
