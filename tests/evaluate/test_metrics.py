@@ -69,6 +69,10 @@ def test_eval_metrics_are_the_tasks_own_by_default(section: str) -> None:
 def test_eval_metrics_changed_are_named() -> None:
     one, two = (resolve(TASK, f"eval.metrics=[{names}]").dump() for names in ("mcc", "mcc,f1"))
     assert find_changes(one, two) == ["eval.metrics.1"]
+    # One value that becomes a list is one change.
+    text = {"lora": {"targets": "all-linear"}}
+    more = {"lora": {"targets": ["all-linear", "token_embedding"]}}
+    assert find_changes(text, more) == ["lora.targets"]
 
 
 def test_eval_metrics_are_checked_without_torch() -> None:
