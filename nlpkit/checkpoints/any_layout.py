@@ -129,8 +129,8 @@ def read(path: Path, family: str | None = None, *, prompts: bool = False) -> hf_
     if prompt_layout.is_prompt(adapter):
         if not prompts:
             raise UsageError(
-                f"{path} holds a soft prompt, which is no part of the weights of {base_path}: name "
-                "that, or train the prompt on with train.tune: prompt"
+                f"{path} holds a soft prompt, which cannot be merged into weights: name its base "
+                f"{base_path}, or train the prompt on with train.tune: prompt"
             )
         return prompt_layout.merge(path, adapter, name, content)
     if peft_layout.is_own(adapter):

@@ -131,5 +131,6 @@ def attach(
         if tokenizer and opened.tokenizer and not reads_alike(tokenizer, opened.tokenizer):
             raise UsageError(
                 f"frozen model {each.name}: {each.checkpoint} has another tokenizer than this run; "
-                f"both must read the same ids: tokenizer: {{path: {each.checkpoint}}}"
+                "both must read the same ids, those of tokens that the objective adds, too: "
+                f"tokenizer: {{path: {each.checkpoint}}}, or a checkpoint that has these tokens"
             )
