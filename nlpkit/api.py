@@ -29,8 +29,11 @@ def open_checkpoint(
     """Return `model` (in evaluation mode), `tokenizer` and `objective` of a checkpoint or a run.
 
     `path` may also be a directory in the layout of `transformers`. Raise `FileError` if it cannot
-    be opened, `DivergedError` if a weight is not finite, `UsageError` without such a device.
+    be opened, `DivergedError` if a weight is not finite, `UsageError` for a device or
+    precision that there is not.
     """
+    if precision not in ("auto", "bf16", "fp32"):
+        raise UsageError(f"precision: needs auto, bf16 or fp32, got {precision}")
     from nlpkit.runs import open_checkpoint as opening
 
     return opening.open_checkpoint(path, device=device, precision=precision, warn=_warn)

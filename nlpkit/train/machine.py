@@ -50,6 +50,8 @@ def find_device(name: str) -> torch.device:
             torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).split("\n")[0]
+        if "one of cpu, cuda" in reason:  # torch lists all that there are
+            reason = "give auto, cpu, cuda or cuda:1"
         raise UsageError(f"--device {name}: not available: {reason}") from error
     return device
 

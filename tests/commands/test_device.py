@@ -59,6 +59,11 @@ def test_device_with_a_number_that_is_not_there_is_refused() -> None:
         machine.find_device("cuda:77")
 
 
+def test_device_that_torch_does_not_know_is_one_of_a_short_list() -> None:
+    with pytest.raises(UsageError, match=r"gpu: not available: give auto, cpu, cuda or cuda:1$"):
+        machine.find_device("gpu")
+
+
 @pytest.mark.gpu
 def test_device_of_this_machine_is_found() -> None:
     last = torch.cuda.device_count() - 1

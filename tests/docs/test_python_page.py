@@ -112,6 +112,8 @@ def test_mistakes_are_errors_of_nlpkit(tmp_path: Path) -> None:
         api.score("bleu", "a", "a")
     with pytest.raises(errors.FileError, match="no such directory"):
         api.open_checkpoint(tmp_path / "nothing")
+    with pytest.raises(errors.UsageError, match="needs auto, bf16 or fp32, got fp8"):
+        api.open_checkpoint(tmp_path / "nothing", precision="fp8")  # type: ignore[arg-type]
     with pytest.raises(errors.FileError):
         api.write_store([tmp_path / "nothing.txt"], tmp_path, tmp_path)
     with pytest.raises(errors.UsageError, match="needs a list of paths"):
