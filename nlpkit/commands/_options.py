@@ -201,6 +201,18 @@ class RunOptions:
     )
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Where the data are, and how much is done now: `suite` and `compare`."""
+
+    folder: str | None = option("--folder DIR", "folder of the data; default: that of the file")
+    max_time: float | None = option(
+        "--max-time TIME",
+        "save and stop after TIME, with exit code 75; the same command goes on",
+        parser=parse_by(parse_duration),
+    )
+
+
 def shared(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a verb the options of its groups; of `Common` those of these names."""
     return partial(_give_options, names=(*names, *_ALWAYS))

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
-from nlpkit.errors import DivergedError, RecipeError
+from nlpkit.errors import DivergedError, NlpkitError, RecipeError
 from nlpkit.json_types import JsonObject
 from nlpkit.report import history
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
@@ -26,9 +27,9 @@ class Series:
     """Runs of a recipe in `out/name` that differ in the seed, and a search of their learning rate.
 
     `explain` returns what a problem of the recipe means to the user. The list of rates goes on at
-    the end where the best one is, at most `more` times. With `by_rate` the seeds of each rate have
-    a directory of their own. Each seed begins with the run of the same seed in `base`, if it is
-    given.
+    the end where the best one is, at most `more` times; `rate` is the chosen one. With `by_rate`
+    the seeds of each rate have a directory of their own. Each seed begins with the run of the same
+    seed in `base`, if it is given.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Series:
     explain: Callable[[str], str]
     seeds: Sequence[int] = ()
     rates: Sequence[float] = ()
+    rate: float | None = None
     more: int = 0
     by_rate: bool = False
     base: Path | None = None
@@ -49,6 +51,10 @@ class Series:
         Raises:
             RecipeError: a setting is wrong.
         """
+        try:
+            recipe.find(self.recipe)
+        except NlpkitError as error:
+            raise type(error)(self.explain(f"recipe: {error}")) from error
         start = [f"init_from={json.dumps(str(self.base / f'seed-{seed}'))}"] if self.base else []
         common = replace(self.common, overrides=[*start, *self.changes, *more], out=None)
         asked = Sweep(["pretrain", self.recipe], partial(common.load, self.recipe), common)
@@ -58,10 +64,10 @@ class Series:
         except RecipeError as error:
             raise RecipeError(sorted({self.explain(each) for each in error.problems})) from error
 
-    def list_runs(self, rate: float | None) -> list[Run]:
-        """Return the runs of all seeds at a rate, or at that of the recipe."""
-        sets = [] if rate is None else [f"train.lr={rate!r}"]
-        folder = f"lr-{rate:g}/" if self.by_rate and rate is not None else ""
+    def list_runs(self) -> list[Run]:
+        """Return the runs of all seeds at the chosen rate, or at that of the recipe."""
+        sets = [] if self.rate is None else [f"train.lr={self.rate!r}"]
+        folder = f"lr-{self.rate:g}/" if self.by_rate and self.rate is not None else ""
         return [self.make(seed, f"{folder}seed-{seed}", sets) for seed in self.seeds]
 
     def list_trials(self, rates: Iterable[float]) -> list[Run]:
@@ -73,9 +79,10 @@ class Series:
         ]
 
     def is_ready(self, run: Run) -> bool:
-        """Return whether a run has not diverged, and what it begins with is finished."""
+        """Return whether the rate of a run is known, it has not diverged, and its base is there."""
         base = None if self.base is None else RunDirectory(self.base / run.path.name)
-        return not run.has_diverged and (base is None or base.finished() is not None)
+        is_known = self.rate is not None or not self.rates
+        return is_known and not run.has_diverged and (base is None or base.finished() is not None)
 
     def search(self, score: str, train: Train) -> tuple[JsonObject, dict[str, int]]:
         """Return the chosen rate with the score of each that was tried, and the runs that failed.

@@ -50,7 +50,8 @@ def plan(suite: Suite, starts: Starts, common: Common, folder: str, seeds: int) 
                 what = "suite.rates holds out training rows, so the score needs rows of data.valid"
                 raise UsageError(f"task {task.title}: {what}")
             sides[name] = side = replace(side, seeds=range(first.seed, first.seed + seeds))
-            runs[name] = [*side.list_trials(rates), *side.list_runs(rates[0] if rates else None)]
+            first_rate = replace(side, rate=rates[0] if rates else None)
+            runs[name] = [*side.list_trials(rates), *first_rate.list_runs()]
             _runs.check(runs[name], common)
         row = table.start_row(runs[table.PRETRAINED][-1].resolved, changes, task.recipe)
         tasks.append(Planned(row, sides, runs))
@@ -64,21 +65,15 @@ def _explain(title: str, problem: str) -> str:
 def train(tasks: Sequence[Planned], runner: Runner) -> tuple[list[JsonObject], dict[str, int]]:
     """Return the rows of the table, and the exit codes of runs that failed."""
     failed: dict[str, int] = {}
-    searched: list[JsonObject] = []
     for task in tasks:
-        rates = {}
         for name, side in task.sides.items():
             if side.rates:
-                rates[name], wrong = side.search(task.row["score"], runner.train)
-                chosen = rates[name]["chosen"]
-                task.runs[name] = [] if chosen is None else side.list_runs(chosen)
+                found, wrong = side.search(task.row["score"], runner.train)
+                task.row.setdefault(table.RATES, {})[name] = found
+                chosen = replace(side, rate=found["chosen"])
+                task.runs[name] = [] if chosen.rate is None else chosen.list_runs()
                 failed |= wrong
-        searched.append({table.RATES: rates} if rates else {})
     failed |= runner.train([run for task in tasks for of in task.runs.values() for run in of])
-    rows = [
-        table.add_scores(
-            task.row | rates, {name: [r.path for r in of] for name, of in task.runs.items()}
-        )
-        for task, rates in zip(tasks, searched, strict=True)
-    ]
+    paths = [{name: [run.path for run in of] for name, of in task.runs.items()} for task in tasks]
+    rows = [table.add_scores(task.row, of) for task, of in zip(tasks, paths, strict=True)]
     return rows, failed

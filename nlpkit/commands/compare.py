@@ -1,26 +1,13 @@
 """Run an experiment: conditions that differ in what is named, and a verdict."""
 
-import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from nlpkit.commands._options import Common, argument, option, parse_by, shared
+from nlpkit.commands._options import Common, Limits, argument, option, shared
 from nlpkit.disk import name_path_in_errors, user_path
-from nlpkit.units import format_duration, parse_duration
+from nlpkit.units import format_duration
 
 File = Annotated[str, argument("EXPERIMENT", "a file such as experiments/lstm_transformer.yaml")]
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Where the data are, and how much is done now: also in `suite`."""
-
-    folder: str | None = option("--folder DIR", "folder of the data; default: that of the file")
-    max_time: float | None = option(
-        "--max-time TIME",
-        "save and stop after TIME, with exit code 75; the same command goes on",
-        parser=parse_by(parse_duration),
-    )
 
 
 @dataclass(frozen=True)
@@ -44,22 +31,18 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
     runs/NAME. A run that diverges is worse than every other one.
     """
     from nlpkit.commands import _compare, _runs
-    from nlpkit.evaluate import experiment
     from nlpkit.evaluate import experiment_table as table
+    from nlpkit.evaluate import suite
+    from nlpkit.evaluate.experiment import Experiment
 
-    found, document = experiment.load(file, common.overrides or [])
+    found, document = suite.read(user_path(file), file, Experiment, common.overrides or [])
     out, log = user_path(common.out or f"runs/{found.name}"), common.open_log()
     folder = found.folder if limits.folder is None else limits.folder
     runner = _runs.Runner(log, limits.max_time, asked.jobs)
-    runs = _compare.Runs(found, document, out, folder, common)
     with name_path_in_errors(out):
-        runs.read_state()
+        runs = _compare.Runs(found, document, out, folder, common)
         failed: dict[str, int] = {}
         if not asked.so_far:
-            runs.check()
-            least = 1 / math.comb(2 * found.seeds, found.seeds)  # p that this many can reach
-            if least > found.rule.level and any(each.better for each in found.expect):
-                log.warn(f"seeds: {found.seeds}: too few for a verdict on what is better")
             runs.plan(log)
             left = table.describe(found, table.measure(found, out, runs.state))["seconds_left"]
             log.info(f"about {format_duration(left / asked.jobs)} of training; runs in {out}")
@@ -69,8 +52,7 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
             failed = runs.train(runner)
         measured = table.measure(found, out, runs.state)
     result = table.describe(found, measured)
-    trained = dict.fromkeys(found.find_trained(name) for name in found.conditions)
-    histories = [run for name in trained for run in measured[name].histories if run.last_step]
+    histories = [run for name in found.trained for run in measured[name].histories if run.last_step]
     if histories and not asked.so_far:
         from nlpkit import report
 

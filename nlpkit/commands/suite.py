@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from nlpkit.commands._options import Common, argument, option, shared
-from nlpkit.commands.compare import Limits
+from nlpkit.commands._options import Common, Limits, argument, option, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of

@@ -12,15 +12,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
-from nlpkit.disk import user_path
 from nlpkit.errors import RecipeError
 from nlpkit.evaluate import suite
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe.places import Document, undotted
+from nlpkit.report.history import FIGURES
+from nlpkit.score import named
 from nlpkit.train.settings import Words
 from nlpkit.train.state import LOSS
 from nlpkit.units import parse_duration
 
+PAIRS, PART = "pairs", "loss."  # figures beside `FIGURES`: of `eval.pairs`, of parts of the loss
 _NAME = r"^\w[\w.-]*$"
 _LENGTHS = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
 _WRITING = ("beam", "length_penalty", "length_penalty_form")  # settings of `eval`
@@ -39,14 +41,8 @@ class Condition(Sections):
     """One of what is compared."""
 
     recipe: str = Field("", description="a file, or a packaged recipe")
-    evaluates: str | None = Field(
-        None, description="a condition before it: its runs, evaluated with other settings of eval"
-    )
-    start: str | None = Field(
-        None,
-        alias="from",
-        description="tunes: the run with the same seed of a condition before it, or a checkpoint",
-    )
+    evaluates: str | None = Field(None, description="a condition before it, with other beams")
+    start: str | None = Field(None, alias="from", description="a condition before, or checkpoint")
     rates: list[float] | None = Field(None, description="in place of those of the file")
 
     @model_validator(mode="after")
@@ -59,12 +55,8 @@ class Condition(Sections):
         return self
 
 
-def _check_time(text: str) -> str:
-    parse_duration(text)
-    return text
-
-
-Time = Annotated[str, AfterValidator(_check_time)]
+# As it is written, if it is one; `parse_duration` returns no 0.
+Time = Annotated[str, AfterValidator(lambda text: parse_duration(text) and text)]
 
 
 class Equal(FrozenConfig):
@@ -82,6 +74,27 @@ class Equal(FrozenConfig):
             raise ValueError(f"give one of {', '.join(type(self).model_fields)}, not {len(given)}")
         return self
 
+    def count_steps(self, plan: JsonObject) -> int:
+        """Return the steps of a plan; of the plan of one step, as many as tokens or FLOPs need."""
+        if self.tokens:
+            return int(self.tokens / plan["tokens"])
+        return int(self.flops / plan["flops_per_step"]) if self.flops else int(plan["steps"])
+
+
+def is_score(figure: str) -> bool:
+    """Return whether `nlpkit eval` computes a figure when it is asked to."""
+    return not (figure in FIGURES or figure.startswith(PART) or figure == PAIRS)
+
+
+def _check_figure(figure: str) -> str:
+    try:
+        _ = is_score(figure) and named.resolve(figure)
+    except named.WrongScore as error:
+        near = registry.suggest(figure, [*FIGURES, PAIRS])
+        known = f"{error.what}; {', '.join(FIGURES)}, {PAIRS}"
+        raise ValueError(f"no {figure!r}{near}" if near else known) from error
+    return figure
+
 
 # Earlier versions have recorded null, and one name.
 Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v or [])]
@@ -93,10 +106,10 @@ class Expectation(FrozenConfig):
     Of several conditions, such as tasks of one base, it is the mean of each seed.
     """
 
-    better: Names = Field([], description="the condition that is expected to be better")
-    same: Names = Field([], description="the condition that is expected to be as good")
+    better: Names = Field([])
+    same: Names = Field([])
     than: Names = Field(min_length=1, description="the condition that it is compared with")
-    by: str = Field(LOSS, description="figure of the evaluation after the last step")
+    by: Annotated[str, AfterValidator(_check_figure)] = LOSS  # after the last step
     within: float | None = Field(None, gt=0, lt=1, description="with same: share of the figure")
 
     @model_validator(mode="after")
@@ -106,25 +119,20 @@ class Expectation(FrozenConfig):
         return self
 
     @property
-    def first(self) -> list[str]:
-        """The conditions that the expectation is about."""
-        return self.better or self.same
-
-    @property
     def conditions(self) -> list[str]:
         """All that the expectation names."""
-        return [*self.first, *self.than]
+        return [*self.better, *self.same, *self.than]
 
     def __str__(self) -> str:
-        first, than = (" and ".join(side) for side in (self.first, self.than))
+        first, than = (" and ".join(side) for side in (self.better or self.same, self.than))
         how = "better than" if self.within is None else f"within {self.within:g} of"
         return f"{first} {how} {than} by {self.by}"
 
 
 class Rule(FrozenConfig):
-    """How a verdict is found; see `verdicts`."""
+    """How a verdict is found: by an exact test over seeds, one-sided."""
 
-    test: Literal["permutation"] = Field("permutation", description="exact, over seeds, one-sided")
+    test: Literal["permutation"] = "permutation"
     level: float = Field(0.05, gt=0, lt=0.5, description="the largest p that is a verdict")
 
 
@@ -139,12 +147,8 @@ class Experiment(Sections):
     folder: str = Field("", description="folder of the files in data and eval.pairs; or --folder")
     conditions: dict[Annotated[str, Field(pattern=_NAME)], Condition] = Field(min_length=2)
     equal: Equal | None = Field(None, description="default: what the recipes say")
-    parameters: float | None = Field(
-        None, ge=0, description="share by which sizes may differ; default: not looked at"
-    )
-    rates: list[float] | None = Field(
-        None, min_length=2, description="learning rates to try for each condition"
-    )
+    parameters: float | None = Field(None, ge=0, description="share by which sizes may differ")
+    rates: list[float] | None = Field(None, min_length=2, description="to try for each condition")
     seeds: int = Field(3, gt=0, le=10, description="runs of each condition: seeds 1, 2, …")
     expect: list[Expectation] = Field(min_length=1)
     rule: Rule = Rule()
@@ -152,19 +156,28 @@ class Experiment(Sections):
     @model_validator(mode="after")
     def _check_names(self) -> Self:
         names = list(self.conditions)
-        for place, (name, condition) in enumerate(self.conditions.items()):
-            other = condition.evaluates
-            if other and (other not in names[:place] or self.conditions[other].evaluates):
+        for name in names:
+            if (other := self.conditions[name].evaluates) and other not in self.list_before(name):
                 raise ValueError(f"conditions.{name}.evaluates: {other} is no run before it")
         for number, each in enumerate(self.expect):
             for name in {*each.conditions} - {*names}:
-                near = registry.suggest(name, names) or f"; known: {', '.join(names)}"
-                raise ValueError(f"expect.{number}: no condition {name}{near}")
+                known = registry.suggest(name, names) or f"; known: {', '.join(names)}"
+                raise ValueError(f"expect.{number}: no condition {name}{known}")
             tried = {name: len(self.list_rates(name)) for name in each.conditions}
             if len({*tried.values()}) > 1:
                 said = ", ".join(f"{count} for {name}" for name, count in tried.items())
                 raise ValueError(f"expect.{number}: rates to try: {said}; give all as many")
         return self
+
+    @property
+    def trained(self) -> list[str]:
+        """The conditions that are trained: all but those that evaluate the runs of another one."""
+        return [name for name, each in self.conditions.items() if each.evaluates is None]
+
+    def list_before(self, name: str) -> list[str]:
+        """Return the trained conditions before one."""
+        names = list(self.conditions)
+        return [each for each in self.trained if names.index(each) < names.index(name)]
 
     def list_rates(self, name: str) -> list[float]:
         """Return the learning rates to try for a condition; none if it takes its recipe's."""
@@ -178,32 +191,23 @@ class Experiment(Sections):
     def find_base(self, name: str) -> str | None:
         """Return the condition that another one begins with, or None."""
         start = self.conditions[name].start
-        before = list(self.conditions)[: list(self.conditions).index(name)]
-        return start if start in before else None
+        return start if start in self.list_before(name) else None
 
-    def list_figures(self, name: str) -> list[str]:
-        """Return what is expected of a condition."""
-        return [each.by for each in self.expect if name in each.conditions]
-
-    def counts_steps(self, name: str) -> bool:
-        """Return whether the steps of a condition are as many as equal tokens or FLOPs need."""
-        counted = self.equal is not None and (self.equal.tokens or self.equal.flops)
-        return bool(counted) and self.conditions[name].start is None
-
-    def list_changes(self, name: str, folder: str) -> list[str]:
+    def list_changes(self, name: str, folder: str, steps: int = 1) -> list[str]:
         """Return the settings of a condition, as `--set` takes them; `folder` has its data.
 
-        Of equal tokens or FLOPs, a step is planned before their number of steps is known.
+        So many `steps` have the equal tokens or FLOPs; one is planned before that is known.
         """
         trained = self.conditions[self.find_trained(name)]
         sections = [trained, self.conditions[name]]  # often the same
         if trained.start is not None:
             changes = suite.list_settings(sections, folder)
+            changes |= {} if self.find_base(name) else {"init_from": trained.start}
         else:
             changes = suite.list_settings([self, *sections], folder)
             equal = self.equal.model_dump(exclude_none=True) if self.equal else {}
             for key, value in equal.items():
-                changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else 1
+                changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else steps
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
     def dump(self) -> JsonObject:
@@ -214,15 +218,13 @@ class Experiment(Sections):
         """Return what identifies the experiment with its rule."""
         return hashlib.sha256(json.dumps(self.dump(), sort_keys=True).encode()).hexdigest()
 
-
-def load(file: str, overrides: list[str]) -> tuple[Experiment, Document]:
-    """Return the experiment in a file, with changes of it applied, and where each setting stands.
-
-    Raises:
-        FileError: there is no such file.
-        RecipeError: every mistake in it.
-    """
-    return suite.read(user_path(file), file, Experiment, overrides)
+    def check_unchanged(self, before: JsonObject, document: Document, out: Path) -> None:
+        """Raise `RecipeError` if the file says other than `before`, naming what has changed."""
+        old, new = Experiment.model_validate(before).dump(), self.dump()
+        advice = f"has changed since the first run ({out}); a new experiment needs another name"
+        changed = [key for key in old | new if old.get(key) != new.get(key)]
+        if changed:
+            raise RecipeError([document.locate(f"{key}: {advice}") for key in changed])
 
 
 def place(problem: str, name: str, document: Document) -> str:
@@ -232,13 +234,3 @@ def place(problem: str, name: str, document: Document) -> str:
         if colon and (path in document.places or path[:-1] in document.places):
             return document.locate(f"{'.'.join(map(str, path))}: {what}")
     return f"condition {name}: {problem}"
-
-
-def check_unchanged(before: JsonObject, now: Experiment, document: Document, out: Path) -> None:
-    """Raise `RecipeError` if the file has changed since the first run, naming what has."""
-    old, new = Experiment.model_validate(before).dump(), now.dump()
-    changed = [key for key in old | new if old.get(key) != new.get(key)]
-    if not changed:
-        return
-    advice = f"has changed since the first run ({out}); a new experiment needs another name"
-    raise RecipeError([document.locate(f"{key}: {advice}") for key in changed])

@@ -6,77 +6,22 @@ that a run ends with, and of `nlpkit eval` for scores that it has not.
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nlpkit import registry
 from nlpkit.checkpoints.run_directory import RECIPE, RunDirectory
-from nlpkit.contracts.abilities import Continues
-from nlpkit.contracts.objective import Objective
-from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json
-from nlpkit.errors import UsageError
-from nlpkit.evaluate import verdicts
-from nlpkit.evaluate.experiment import Condition, Experiment
+from nlpkit.evaluate.experiment import Expectation, Experiment, Rule, is_score
 from nlpkit.json_types import JsonObject
-from nlpkit.recipe import Resolved, fit
 from nlpkit.report import history, seeds
-from nlpkit.report.history import FIGURES, History
+from nlpkit.report.history import History
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
-from nlpkit.score import named
 from nlpkit.text_table import aligned
 from nlpkit.units import format_duration
 
-PAIRS, PART = "pairs", "loss."
-SCORES = "scores.json"  # what `nlpkit eval` has found, in the directory of a run
-_MISSING = "–"
-
-
-def is_score(figure: str) -> bool:
-    """Return whether `nlpkit eval` computes a figure when it is asked to."""
-    return not (figure in FIGURES or figure.startswith(PART) or figure == PAIRS)
-
-
-def writes_text(resolved: Resolved) -> bool:
-    """Return whether the answers of a task are texts that the model writes."""
-    made = fit.classes(resolved.recipe.objective)
-    return any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
-
-
-def find_lack(figure: str, condition: Condition, resolved: Resolved) -> str | None:
-    """Return why a condition, {}, has no such figure after its last step, or None if it has."""
-    recipe, other = resolved.recipe, condition.evaluates
-    made = fit.classes(recipe.objective)
-    if not (recipe.data.valid or recipe.data.valid_fraction):
-        return "{} has no data.valid"
-    known = f"{', '.join(FIGURES)} are always there, pairs with eval.pairs, scores with a task"
-    if not is_score(figure):
-        has = figure != PAIRS or bool(recipe.eval.pairs)
-        if other is not None:
-            return f"{{}} evaluates {other}, so both have the same {figure}"
-    else:
-        try:
-            named.resolve(figure)
-        except named.WrongScore as error:
-            near = registry.suggest(figure, [*FIGURES, PAIRS])
-            return f"no {figure!r}{near}" if near else f"{error.what}; {known}"
-        has = len(made) > 1 or issubclass(made[0], Task) or figure in made[0].scores
-    return None if has else f"{{}} has no {figure}; {known}"
-
-
-def check_readable(figure: str, objective: Objective) -> None:
-    """Raise `UsageError` if an objective has no such figure, or answers it cannot score."""
-    if figure in FIGURES[1:] and not objective.predicts_text:
-        raise UsageError(f"has no {figure}: it predicts no text")
-    if figure.startswith(PART) and figure.removeprefix(PART) not in objective.parts:
-        raise UsageError(f"has no {figure}; its parts are {', '.join(objective.parts)}")
-    if not (isinstance(objective, Task) and is_score(figure)):
-        return
-    words = ["one", "two"] if isinstance(objective, Continues) else ["0", "1"]
-    answers = objective.config.setting("labels") or words
-    if problem := named.explain_unreadable(figure, answers):
-        raise UsageError(problem)
+REPRODUCED, NOT_REPRODUCED, TOO_FEW = "reproduced", "not reproduced", "too few seeds"
+STATE, SCORES = "experiment.json", "scores.json"  # plans and rates; of a run, what `eval` found
 
 
 @dataclass(frozen=True)
@@ -94,10 +39,7 @@ class Measured:
         return [run for run in self.histories if run.state == state]
 
     def list_values(self, figure: str) -> dict[str, float]:
-        """Return the figure of each run that has it, by the name of its seed's directory.
-
-        It is not a number if it is undefined, or the run diverged.
-        """
+        """Return the figure of each run by its directory; NaN: it is undefined, or diverged."""
         found = {run.path.name: math.nan for run in self.list_runs("diverged")}
         for run in self.list_runs("finished"):
             if figure in run.final or not is_score(figure):  # scores are yet to come
@@ -109,36 +51,29 @@ class Measured:
     def left(self) -> float:
         """The seconds that its runs will still take: as the finished ones, or else as planned."""
         done, begun = map(self.list_runs, ("finished", "not finished"))
-        whole = _mean(map(_seconds, done)) or self.plan.get("seconds", 0.0)
+        each = [run.seconds for run in done] or [self.plan.get("seconds", 0.0)]
         count = self.count - len(done) - len(self.list_runs("diverged")) + self.searched
-        return max(0.0, count * whole - sum(map(_seconds, begun)))
+        return max(0.0, count * statistics.fmean(each) - sum(run.seconds for run in begun))
 
     def describe(self, figures: Sequence[str]) -> JsonObject:
         """Return the row of the condition."""
-        done, per_step = self.list_runs("finished"), self.plan.get("flops_per_step")
-        steps = _mean([run.last_step for run in done])
-        signatures = [run.last.get("signatures") for run in done]
+        done = self.list_runs("finished")
+        means = {
+            "steps": [run.last_step for run in done],
+            "tokens": [run.steps[-1]["tokens"] for run in done if run.steps],
+            "seconds": [run.seconds for run in done],
+            "flops": [run.last_step * self.plan["flops_per_step"] for run in done if self.plan],
+        }
         return {
             "runs": self.count,
             "finished": len(done),
             "diverged": len(self.list_runs("diverged")),
             "parameters": self.plan.get("parameters"),
             "rate": self.rate,
-            "steps": steps,
-            "tokens": _mean([run.steps[-1]["tokens"] for run in done if run.steps]),
-            "seconds": _mean(map(_seconds, done)),
-            "flops": per_step * steps if per_step and steps else None,
-            "signatures": next(filter(None, signatures), {}),
+            **{key: seeds.summarize(values)["mean"] for key, values in means.items()},
+            "signatures": next(filter(None, (run.last.get("signatures") for run in done)), {}),
             **{each: seeds.summarize([run.final.get(each) for run in done]) for each in figures},
         }
-
-
-def _seconds(run: History) -> float:
-    return run.spent or math.fsum(record.get("seconds") or 0.0 for record in run.steps)
-
-
-def _mean(values: Iterable[float]) -> float | None:
-    return seeds.summarize([*values])["mean"]
 
 
 def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measured]:
@@ -151,15 +86,14 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
             if not (path / RECIPE).is_file():
                 continue
             histories.append(history.read(path, label, may_be_empty=True))
-            last = histories[-1].last
-            if last and (root / label / SCORES).is_file():
-                scores = read_json(root / label / SCORES)
+            last, scored = histories[-1].last, root / label / SCORES
+            if last and scored.is_file():
+                scores = read_json(scored)
                 last["metrics"] |= scores["metrics"]
                 last["signatures"] = scores.get("signatures")
         rate = state["rates"].get(trained, {}).get("chosen")
-        rates = found.list_rates(name) if rate is None else []
-        trials = [RunDirectory(root / trained / "search" / f"lr-{each:g}") for each in rates]
-        left = sum(not trial.finished() for trial in trials)
+        trials = [root / trained / "search" / f"lr-{each:g}" for each in found.list_rates(name)]
+        left = sum(rate is None and not RunDirectory(trial).finished() for trial in trials)
         plan = state["plans"].get(trained, {})
         measured[name] = Measured(histories, found.seeds, plan, rate, left)
     return measured
@@ -168,17 +102,15 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
 def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
     """Return the rows, the verdicts and the time that is left, as plain data."""
     figures = list(dict.fromkeys(each.by for each in found.expect))
-    trained = {found.find_trained(name) for name in found.conditions}
     judged = []
     for each in found.expect:
         first, other = (
             _average([measured[name].list_values(each.by) for name in names])
-            for names in (each.first, each.than)
+            for names in (each.better or each.same, each.than)
         )
-        sign = -1 if is_lower_better(f"{HELD_OUT}{each.by}") else 1
-        said = verdicts.judge(each, found.rule, first, other, sign)
-        complete = len(first) == len(other) == found.seeds
-        judged.append({"expected": str(each), "final": complete, **said})
+        final = len(first) == len(other) == found.seeds
+        said = judge(each, found.rule, first, other)
+        judged.append({"expected": str(each), "final": final} | said)
     return {
         "experiment": found.name,
         "claim": found.claim,
@@ -187,7 +119,7 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
         "figures": figures,
         "conditions": {name: each.describe(figures) for name, each in measured.items()},
         "expectations": judged,
-        "seconds_left": math.ceil(sum(measured[name].left for name in trained)),
+        "seconds_left": math.ceil(sum(measured[name].left for name in found.trained)),
     }
 
 
@@ -200,29 +132,68 @@ def _average(conditions: Sequence[Mapping[str, float]]) -> list[float]:
 def format_table(result: JsonObject) -> str:
     """Return what `describe` has found as text."""
     shown: dict[str, Callable[..., str]]
-    shown = {"parameters": _count, "rate": "{:g}".format, "steps": _count, "tokens": _count}
-    shown |= {"seconds": format_duration, "flops": "{:.2e}".format}
-    titles = {"seconds": "time", "flops": "FLOPs"}
-    cells = [["condition", "runs", *(titles.get(key, key) for key in shown), *result["figures"]]]
-    signed = []
+    shown = dict.fromkeys(("parameters", "rate", "steps", "tokens"), "{:,.0f}".format)
+    shown |= {"rate": "{:g}".format, "seconds": format_duration, "flops": "{:.2e}".format}
+    titles = "parameters", "rate", "steps", "tokens", "time", "FLOPs"
+    cells, signed = [["condition", "runs", *titles, *result["figures"]]], []
     for name, row in result["conditions"].items():
         state = f"{row['finished']} of {row['runs']}"
         state += f", {row['diverged']} diverged" if row["diverged"] else ""
-        line = [_MISSING if row[key] is None else show(row[key]) for key, show in shown.items()]
+        known = ["–" if row[key] is None else show(row[key]) for key, show in shown.items()]
         means = [seeds.format_mean(row[figure], 4) for figure in result["figures"]]
-        cells.append([name, state, *line, *means])
-        said = [f"{key} {value}" for key, value in row["signatures"].items()]
-        signed += [f"{name}: {', '.join(said)}"] if said else []
+        cells.append([name, state, *known, *means])
+        if row["signatures"]:
+            said = ", ".join(f"{key} {value}" for key, value in row["signatures"].items())
+            signed.append(f"{name}: {said}")
     found = [
         f"{each['expected']}: {'' if each['final'] else 'so far: '}{each['text']}"
         for each in result["expectations"]
     ]
-    left = format_duration(result["seconds_left"])
-    last = [f"left: about {left} of training"] if result["seconds_left"] else []
+    left = result["seconds_left"]
+    last = [f"left: about {format_duration(left)} of training"] if left else []
     about = [each for each in (result["claim"], result["paper"]) if each]
     blocks = [about, aligned(cells), signed, found, last]
     return "\n\n".join("\n".join(lines) for lines in blocks if lines)
 
 
-def _count(value: float) -> str:
-    return f"{value:,.0f}"
+def judge(
+    expectation: Expectation, rule: Rule, first: Sequence[float], other: Sequence[float]
+) -> JsonObject:
+    """Return the verdict on figures of seeds, with the difference in favour of the first side.
+
+    A figure of a run that diverged is not a number, and worse than every other. To be the same, the
+    interval of the difference has to be within a share of the other side's mean.
+    """
+    found = p = None
+    verdict = TOO_FEW
+    sign = -1 if is_lower_better(f"{HELD_OUT}{expectation.by}") else 1
+    first, other = ([sign * value for value in side] for side in (first, other))
+    if min(len(first), len(other)) > 1:
+        diverged = any(map(math.isnan, (*first, *other)))
+        found = None if diverged else seeds.compare(other, first)
+        if expectation.within is not None:
+            verdict = _judge_same(expectation.within, found)
+        else:
+            p, reverse, least = seeds.permute(first, other)
+            verdict = REPRODUCED if p <= rule.level else "no difference seen"
+            verdict = NOT_REPRODUCED if reverse <= rule.level else verdict
+            verdict = TOO_FEW if least > rule.level else verdict
+    said = [] if found is None else [f"{found.difference:+.4f}", found.format_interval()]
+    said += [] if p is None else [f"p = {p:.2g}"]
+    return {
+        "verdict": verdict,
+        "difference": found and found.difference,
+        "p": p,
+        "interval": found and found.interval,
+        "text": verdict + (f" ({'; '.join(said)})" if said else ""),
+    }
+
+
+def _judge_same(within: float, found: seeds.Difference | None) -> str:
+    if found is None:  # a run diverged
+        return NOT_REPRODUCED
+    low, high = found.interval or (-math.inf, math.inf)
+    reach = within * abs(found.means[0])
+    if -reach <= low and high <= reach:
+        return REPRODUCED
+    return NOT_REPRODUCED if low > reach or high < -reach else TOO_FEW

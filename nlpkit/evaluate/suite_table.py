@@ -16,7 +16,7 @@ from nlpkit.evaluate import baselines, prompts
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
 from nlpkit.report import history, seeds
-from nlpkit.text_table import aligned
+from nlpkit.text_table import aligned, markdown
 from nlpkit.train.scores import scores
 from nlpkit.train.state import LOSS
 
@@ -84,19 +84,13 @@ def write(rows: Sequence[JsonObject], title: str, file: Path) -> str:
     if any(RATES in row for row in rows):
         columns[3:4] = [_RATE, NOTHING, _RATE_OF_NOTHING]
         rows = [{**row, **_show_rates(row[RATES])} for row in rows]
-    cells = [
-        ["rate" if name == _RATE_OF_NOTHING else name.replace("_", " ") for name in columns],
-        *([_format(row[column]) for column in columns] for row in rows),
-    ]
-    lines = [f"| {' | '.join(row)} |" for row in cells]
-    lines.insert(1, "|---" * len(columns) + "|")
-    notes = {" *": _LEGEND, " of ": _TRIED, " (end)": _END}
-    note = [
-        said for mark, said in notes.items() if any(mark in c for row in cells[1:] for c in row)
-    ]
-    text = "\n".join([f"# {title}", "", *lines, "", *note]).rstrip() + "\n"
+    head = ["rate" if name == _RATE_OF_NOTHING else name.replace("_", " ") for name in columns]
+    cells = [[_format(row[column]) for column in columns] for row in rows]
+    marks = {" *": _LEGEND, " of ": _TRIED, " (end)": _END}
+    notes = [said for mark, said in marks.items() if any(mark in c for row in cells for c in row)]
+    text = "\n".join([f"# {title}", "", markdown(head, cells), "", *notes]).rstrip() + "\n"
     write_text(file, text)
-    return "\n".join([*aligned(cells, numbers=False), *note])
+    return "\n".join([*aligned([head, *cells], numbers=False), *notes])
 
 
 def _show_rates(found: Mapping[str, JsonObject]) -> dict[str, str]:

@@ -63,6 +63,11 @@ class History:
         return "diverged" if self.status.get("diverged") else "not finished"
 
     @property
+    def seconds(self) -> float:
+        """What was spent of a budget of time, or the time of all steps."""
+        return self.spent or sum(record.get("seconds") or 0.0 for record in self.steps)
+
+    @property
     def last_step(self) -> int:
         """The last step in metrics.jsonl."""
         return max([0, *(record["step"] for record in self.steps[-1:]), *self.evaluations])

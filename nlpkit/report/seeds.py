@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
 from nlpkit.json_types import JsonObject
 
@@ -135,6 +136,25 @@ def compare_pairs(first: Sequence[float], other: Sequence[float]) -> Difference:
     apart = [two - one for one, two in zip(first, other, strict=True)]
     square, rows = statistics.variance(apart) / len(apart), len(apart)
     return _find_interval(means, (rows, rows), "paired t", square, rows - 1)
+
+
+def permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
+    """Return p that `first` is larger, p that it is smaller, and the least p there can be.
+
+    The exact permutation test: of all ways to split the figures of both into two groups of their
+    sizes, p is the share in which the first group's mean is at least as far above the second's as
+    here. If a value is not a number it is less than every other, and ranks take the values' place.
+    """
+    values = [*first, *other]
+    if any(map(math.isnan, values)):
+        known = [-math.inf if math.isnan(value) else value for value in values]
+        order = sorted(known)
+        values = [order.index(value) + (order.count(value) - 1) / 2 for value in known]
+    sums = [math.fsum(group) for group in combinations(values, len(first))]
+    reached, slack = math.fsum(values[: len(first)]), 1e-9 * max(1, *map(abs, values))
+    above = sum(each >= reached - slack for each in sums)
+    below = sum(each <= reached + slack for each in sums)
+    return above / len(sums), below / len(sums), 1 / len(sums)
 
 
 def _find_interval(

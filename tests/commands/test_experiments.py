@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli, recipe
-from nlpkit.evaluate import experiment
+from nlpkit.evaluate import suite
+from nlpkit.evaluate.experiment import Experiment
 
 WORDS = ["the", "old", "dog", "saw", "a", "red", "bird", "near", "my", "house", "today"]
 FILES = sorted((Path(__file__).parents[2] / "experiments").glob("*.yaml"))
@@ -80,7 +81,7 @@ def test_there_are_experiments() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_an_experiment_says_what_a_reader_needs_and_its_recipes_are_whole(file, texts) -> None:
-    found, _ = experiment.load(str(file), [])
+    found, _ = suite.read(file, str(file), Experiment)
     assert found.name == file.stem  # so that two files never share runs
     assert found.claim
     assert found.paper
@@ -102,7 +103,7 @@ def test_an_experiment_says_what_a_reader_needs_and_its_recipes_are_whole(file, 
 def test_the_page_of_claims_has_one_row_for_each_file_as_it_is() -> None:
     page = (FILES[0].parents[1] / "docs/claims.md").read_text("utf-8")
     for file in CLAIMS:
-        found, _ = experiment.load(str(file), [])
+        found, _ = suite.read(file, str(file), Experiment)
         said = f"{found.claim} ({found.paper}) | {found.figure} | {found.minutes:g} |"
         row = f"| [{file.stem}](../experiments/{file.name}) | {said}"
         assert page.count(f"experiments/{file.name}") == page.count(row) == 1, row
@@ -112,7 +113,7 @@ def test_the_page_of_claims_has_one_row_for_each_file_as_it_is() -> None:
 @pytest.mark.parametrize("file", CLAIMS, ids=lambda file: file.stem)
 def test_an_experiment_runs_to_its_verdicts(file, texts, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
-    found, _ = experiment.load(str(file), [])
+    found, _ = suite.read(file, str(file), Experiment)
     assert found.equal is not None
     small = {"seeds": "1", "rates": "null", "tokenizer.vocab_size": "300"}
     small |= {"equal.time": "5s"} if found.equal.time else {"equal.tokens": "6000"}
