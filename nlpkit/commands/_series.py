@@ -98,7 +98,7 @@ class Series:
             failed = {run.name: DivergedError.exit_code for run in runs if run.has_diverged}
             failed |= train([run for run in runs if run.name not in failed])
             for rate, run in zip(fresh, runs, strict=True):
-                figures = read_figures(run.path) if run.is_finished else {}
+                figures = history.read(run.path, run.name).final if run.is_finished else {}
                 tried[f"{rate:g}"] = figures.get(score)
                 if figures:
                     ranks[rate] = rank(figures, score)
@@ -116,11 +116,6 @@ def _go_on(rates: Sequence[float], best: float) -> float:
     """Return the rate beyond the end `best` of rising rates, as far as the two there are apart."""
     beside = rates[1] if best == rates[0] else rates[-2]
     return float(f"{best * best / beside:.3g}")
-
-
-def read_figures(run: Path) -> dict[str, float | None]:
-    """Return the figures of a run after its last step."""
-    return history.read(run, str(run)).final
 
 
 def rank(figures: dict[str, float | None], score: str) -> tuple[float, float]:

@@ -65,8 +65,7 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     _runs.check_device(every[0], common)
     if common.dry_run:
         more = f", and at most {_suite.MAX_MORE} more for each side of a task"
-        more = more if settings.rates else ""
-        log.info(f"{number_of(len(every), 'runs')} in {out}{more}")
+        log.info(f"{number_of(len(every), 'runs')} in {out}{more if settings.rates else ''}")
         return
     with name_path_in_errors(out):
         out.mkdir(parents=True, exist_ok=True)

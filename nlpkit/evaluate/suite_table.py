@@ -21,7 +21,6 @@ from nlpkit.train.scores import scores
 from nlpkit.train.state import LOSS
 
 PRETRAINED, NOTHING, RATES = "pretrained", "from_nothing", "rates"
-_RATE, _RATE_OF_NOTHING = "rate", "rate_from_nothing"
 _WORDS, _COMMONEST = "counted_words", "commonest_answer"
 _TRIED = "of N: the number of rates tried, where the sides differ"
 _END = "(end): the best rate is the lowest or highest one that was tried"
@@ -80,12 +79,14 @@ def _is_commonest(value: float | None, commonest: float | None) -> bool:
 
 def write(rows: Sequence[JsonObject], title: str, file: Path) -> str:
     """Write the table as Markdown; return it as text."""
-    columns = ["task", "score", PRETRAINED, NOTHING, "difference", _WORDS, _COMMONEST]
-    if any(RATES in row for row in rows):
-        columns[3:4] = [_RATE, NOTHING, _RATE_OF_NOTHING]
-        rows = [{**row, **_show_rates(row[RATES])} for row in rows]
-    head = ["rate" if name == _RATE_OF_NOTHING else name.replace("_", " ") for name in columns]
-    cells = [[_format(row[column]) for column in columns] for row in rows]
+    rate = ["rate"] if any(RATES in row for row in rows) else []
+    head = ["task", "score", "pretrained", *rate, "from nothing", *rate]
+    head += ["difference", "counted words", "commonest answer"]
+    cells = []
+    for row in rows:
+        sides = [cell for side in (PRETRAINED, NOTHING) for cell in _show_side(row, side)]
+        without = ["–" if row[key] is None else f"{row[key]:.3f}" for key in (_WORDS, _COMMONEST)]
+        cells.append([row["task"], row["score"], *sides, row["difference"] or "–", *without])
     marks = {" *": _LEGEND, " of ": _TRIED, " (end)": _END}
     notes = [said for mark, said in marks.items() if any(mark in c for row in cells for c in row)]
     text = "\n".join([f"# {title}", "", markdown(head, cells), "", *notes]).rstrip() + "\n"
@@ -93,20 +94,13 @@ def write(rows: Sequence[JsonObject], title: str, file: Path) -> str:
     return "\n".join([*aligned([head, *cells], numbers=False), *notes])
 
 
-def _show_rates(found: Mapping[str, JsonObject]) -> dict[str, str]:
-    """Return the chosen rate of each side, with what a reader has to know of its search."""
-    several = len({len(side["tried"]) for side in found.values()}) > 1
-    cells = {}
-    for name, side in zip((_RATE, _RATE_OF_NOTHING), (PRETRAINED, NOTHING), strict=True):
-        chosen, tried = found[side]["chosen"], found[side]["tried"]
-        cells[name] = "–" if chosen is None else f"{chosen:g}"
-        cells[name] += f" of {len(tried)}" if several else ""
-        ends = [min(map(float, tried)), max(map(float, tried))] if tried else []
-        cells[name] += " (end)" if chosen in ends else ""
-    return cells
-
-
-def _format(value: object) -> str:
-    if isinstance(value, dict):  # of seeds
-        return f"{seeds.format_mean(value, 3)}{' *' if value['commonest'] else ''}"
-    return f"{value:.3f}" if isinstance(value, float) else str(value or "–")
+def _show_side(row: JsonObject, side: str) -> list[str]:
+    """Return the mean of a side, and its rate with what a reader has to know of the search."""
+    mean = seeds.format_mean(row[side], 3) + (" *" if row[side]["commonest"] else "")
+    if RATES not in row:
+        return [mean]
+    chosen, tried = row[RATES][side]["chosen"], row[RATES][side]["tried"]
+    rate = "–" if chosen is None else f"{chosen:g}"
+    rate += f" of {len(tried)}" if len({len(of["tried"]) for of in row[RATES].values()}) > 1 else ""
+    ends = [min(map(float, tried)), max(map(float, tried))] if tried else []
+    return [mean, rate + (" (end)" if chosen in ends else "")]

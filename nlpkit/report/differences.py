@@ -52,15 +52,11 @@ class Compared:
 
     def to_json(self) -> JsonObject:
         """Return the difference as plain data."""
-        found = asdict(self.found)
-        counts = {f"{self.unit}s": found.pop("counts"), "level": seeds.LEVEL}
+        said = asdict(self)
+        found, unit = said.pop("found"), said.pop("unit")
+        counts = {f"{unit}s": found.pop("counts"), "level": seeds.LEVEL}
         more = {"difference": self.found.difference, "verdict": self.found.verdict}
-        return (
-            {"figure": self.figure, "first": self.first, "other": self.other}
-            | found
-            | counts
-            | more
-        )
+        return said | found | counts | more
 
 
 def find_sides(paths: Sequence[Path], table: Table, say: Callable[[str], None]) -> Sides:

@@ -68,20 +68,14 @@ def read_pairs(files: Sequence[str], base: Path | None = None) -> list[Pair]:
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
         place = f"{row.file}:{row.line}"
         try:
-            good, bad = row.text(GOOD), row.text(BAD)
+            good = Sentence(row.text(GOOD), f"{place}:good")
+            bad = Sentence(row.text(BAD), f"{place}:bad")
             named = row.text(PARADIGM) if PARADIGM in row.values else ""
             groups = {name: row.text(name) for name in GROUPS if name in row.values}
         except RowError as error:
             raise DataError(f"{place}: {error.what}") from error
-        pairs.append(
-            Pair(
-                Sentence(good, f"{place}:good"),
-                Sentence(bad, f"{place}:bad"),
-                named or Path(row.file).name.split(".")[0],
-                place,
-                groups,
-            )
-        )
+        paradigm = named or Path(row.file).name.split(".")[0]
+        pairs.append(Pair(good, bad, paradigm, place, groups))
     if not pairs:
         raise DataError(f"{', '.join(files)}: no pairs")
     return pairs
@@ -193,8 +187,7 @@ def encode(
         if len(text.ids) > limit:
             raise DataError(
                 f"{sentence.place}: {number_of(len(text.ids), 'tokens')}; the model takes "
-                f"{limit:,}; give one "
-                "sentence a line"
+                f"{limit:,}; give one sentence a line"
             )
     if longer := sum(len(text.ids) > trained for text in encoded):
         warn(
@@ -222,13 +215,12 @@ def compute_figures(
     sums = scores.sums()
     good, bad = sums[::2], sums[1::2]
     credit = scores.credit()
-    identical = []
-    without_context = 0
-    for number, pair in enumerate(pairs):
-        one, other = scores.encoded[2 * number : 2 * number + 2]
+    identical, without_context = [], 0
+    for pair, one, other, first in zip(
+        pairs, scores.encoded[::2], scores.encoded[1::2], scores.log_probs[::2], strict=True
+    ):
         if np.array_equal(one.ids, other.ids):
             identical.append(pair.place)
-        first = scores.log_probs[2 * number]
         without_context += bool(np.isnan(first[0])) and one.ids[0] != other.ids[0]
     if identical:
         warn(

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -114,7 +115,7 @@ def search(monkeypatch, rates, figures, train, diverged=()):
     monkeypatch.setattr(
         _series.Series, "list_trials", lambda _, rates: [_Run(r, {*diverged}) for r in rates]
     )
-    monkeypatch.setattr(_series, "read_figures", figures)
+    monkeypatch.setattr(_series.history, "read", lambda run, _: SimpleNamespace(final=figures(run)))
     made = _series.Series("a", "b", Path(), Common(), [], str, [1], rates, more=3)
     return made.search("accuracy", train)
 
