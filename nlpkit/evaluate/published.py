@@ -43,12 +43,8 @@ SCRIPTS = {
 }
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The scores (P, 2) of a script, good and bad, and what they depend on."""
-
-    values: np.ndarray
-    seen: JsonObject  # dtype, begin_token, and more figures that the script prints
+# The scores (P, 2) of a script, good and bad; dtype, begin_token, and more figures that it prints.
+Scored = tuple[np.ndarray, JsonObject]
 
 
 def score(
@@ -77,14 +73,9 @@ def score(
     half = torch.float16 if name == "zhoblimp" else None
     auto = "AutoModelForCausalLM" if causal else "AutoModelForMaskedLM"
     opened = scores.open_checkpoint(auto, folder, device, half, stop)
-    if name == "zhoblimp":
-        values = scores.score_zhoblimp(opened, pairs)
-    elif causal:
-        values = scores.score_babylm_causal(opened, pairs)
-    else:
-        values = scores.score_babylm_masked(opened, pairs)
-    dtype = str(opened.model.dtype).removeprefix("torch.")
-    return Scored(values, {"dtype": dtype, **opened.seen})
+    compute = scores.score_babylm_causal if causal else scores.score_babylm_masked
+    values = (scores.score_zhoblimp if name == "zhoblimp" else compute)(opened, pairs)
+    return values, {"dtype": str(opened.model.dtype).removeprefix("torch."), **opened.seen}
 
 
 def compute_figures(
@@ -94,7 +85,7 @@ def compute_figures(
     script = SCRIPTS[name]
     labels = [_label(name, pair) for pair in pairs]
     ours = scores.sums().reshape(-1, 2)
-    theirs = ours if scored is None else scored.values
+    theirs, seen = (ours, {}) if scored is None else scored
     our_gap, gap = (values[:, 0] - values[:, 1] for values in (ours, theirs))
     firsts = [text.ids[0] for text in scores.encoded]
     # What each pair counts: 1, 0, or that of a tie.
@@ -122,7 +113,7 @@ def compute_figures(
         "decided_otherwise": int(np.sum(np.sign(our_gap) != np.sign(gap))),
         "first_token_differs": int(np.not_equal(firsts[::2], firsts[1::2]).sum()),
         "steps": steps,
-        **({} if scored is None else scored.seen),
+        **seen,
     }
 
 
@@ -205,10 +196,7 @@ def _explain(
         f"({number_of(figures['our_ties'], 'ties')} of ours)"
     )
     if figures["name"] == "blimp":
-        return [
-            *lines,
-            "  the repository has no code that scores sentences: our scores, in float32",
-        ]
+        return [*lines, "  the repository has no code that scores sentences: ours, in float32"]
     begin = "the text begins with a special token, which is not scored"
     if not figures.get("begin_token", True):
         begin = (

@@ -135,6 +135,10 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt2"))
     assert "objective." in refused(2, "mine.yaml", *start)
     (folder / "mine.yaml").write_text(text)
+    (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt1_clasify"))
+    said = "nlpkit: task tone: recipe: gpt1_clasify: no such recipe, did you mean "
+    assert refused(4, "mine.yaml", *start).startswith(said)
+    (folder / "mine.yaml").write_text(text)
     rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")
     said = "nlpkit: --set train.lr excludes suite.rates"
     assert refused(2, *rates, "--set", "train.lr=1") == said
