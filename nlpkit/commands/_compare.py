@@ -89,7 +89,7 @@ class Runs:
         starts = [name for name in self.found.trained if not self.found.conditions[name].start]
         sizes = {name: plans[name]["parameters"] for name in starts}
         most = self.found.parameters
-        if most is not None and max(sizes.values()) > (1 + most) * min(sizes.values()):
+        if most is not None and sizes and max(sizes.values()) > (1 + most) * min(sizes.values()):
             listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
             what = f"parameters: sizes differ by more than {most:g}: {listed}"
             raise RecipeError([self.document.locate(what)])

@@ -128,15 +128,12 @@ def _mean_by(
     credit: np.ndarray, names: Sequence[str], within: Sequence[str] | None = None
 ) -> dict[str, float]:
     """Return the mean of each name, over its pairs, or over the means of the `within` names."""
-    found: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        found.setdefault(name, []).append(number)
+    array = np.array(names)
+    own = {name: array == name for name in dict.fromkeys(names)}
     if within is None:
-        return {name: float(credit[numbers].mean()) for name, numbers in found.items()}
-    inner = {
-        name: _mean_by(credit[numbers], [within[number] for number in numbers])
-        for name, numbers in found.items()
-    }
+        return {name: float(credit[pairs].mean()) for name, pairs in own.items()}
+    others = np.array(within)
+    inner = {name: _mean_by(credit[pairs], others[pairs].tolist()) for name, pairs in own.items()}
     return {name: sum(means.values()) / len(means) for name, means in inner.items()}
 
 

@@ -232,13 +232,11 @@ def compute_figures(
             number_of(without_context, "pairs differ in their first token")
             + ", which has no score: this model has no token before a text"
         )
-    groups: dict[str, list[int]] = {}
-    for number, pair in enumerate(pairs):
-        groups.setdefault(pair.paradigm, []).append(number)
+    names = np.array([pair.paradigm for pair in pairs])
     result = {
         **_summarize(credit),
         "identical": identical,
-        "paradigms": {name: _summarize(credit[numbers]) for name, numbers in groups.items()},
+        "paradigms": {n: _summarize(credit[names == n]) for n in dict.fromkeys(names.tolist())},
     }
     rows = [
         {

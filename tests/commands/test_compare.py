@@ -8,9 +8,11 @@ import pytest
 
 from nlpkit import cli, registry
 from nlpkit.commands import _compare
+from nlpkit.commands._options import Common
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite
 from nlpkit.evaluate.experiment import Experiment
+from nlpkit.train.log import Log
 from tests import _tiny
 
 EXPERIMENT = """\
@@ -190,6 +192,17 @@ seeds: 1
 expect:
   - {better: rank, than: other, by: accuracy}
 """
+
+
+def test_sizes_of_conditions_that_are_all_tuned_are_not_compared(monkeypatch) -> None:
+    change("{recipe: tiny.yaml", "{from: base, recipe: tiny.yaml")
+    change("seeds: 2", "seeds: 2\nparameters: 0.05")
+    found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
+    runs = _compare.Runs(found, document, Path("runs"), "", Common())
+    runs.state["plans"] = {name: {"parameters": 9} for name in found.conditions}
+    nothing = SimpleNamespace(rates=(), list_trials=lambda rates: [], list_runs=lambda: [])
+    monkeypatch.setattr(runs, "make_series", lambda name: nothing)
+    runs.plan(Log(0))
 
 
 @pytest.mark.slow
