@@ -19,6 +19,15 @@ def suggest_path(path: Path) -> str:
     return f", did you mean {found}?" if found else ""
 
 
+def suggest_start(path: Path) -> str:
+    """Return how a checkpoint is made if it would be of a packaged recipe, else the nearest one."""
+    from nlpkit import recipe
+
+    name = str(path).rpartition("runs/")[2].partition("/")[0]
+    made = f"; `nlpkit pretrain {name}` makes one" if name in recipe.packaged() else ""
+    return made or suggest_path(path)
+
+
 def _find_near(path: Path) -> Path | None:
     """Return `path` if it exists, or with its first wrong part replaced by the nearest name."""
     if path.is_dir():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nlpkit.commands._checkpoint import make_settings, open_as_asked
-from nlpkit.commands._options import Checkpoint, Common, option, shared
+from nlpkit.commands._options import Checkpoint, Common, check_folder, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
@@ -57,13 +57,16 @@ class Pictures:
     """What is drawn."""
 
     confusion: str | None = option(
-        "--confusion FILE.png", "draw how many rows of each class are predicted as which class"
+        "--confusion FILE.png",
+        "draw how many rows of each class are predicted as which class",
+        callback=check_folder,
     )
     attention: str | None = option(
         "--attention FILE",
         "draw attention, as FILE.png or FILE.html: that of each layer and head in the first "
         "example of at most 48 tokens; of a model with a source, as PNG: to the source while it "
         "writes the first rows",
+        callback=check_folder,
     )
     attention_layer: int | None = option(
         "--attention-layer N",

@@ -131,15 +131,10 @@ def _choose_lora_settings(resolved: "Resolved") -> list[str]:
 
 
 def _check_start(resolved: "Resolved") -> None:
-    from nlpkit import recipe as recipes
+    from nlpkit.checkpoints.nearest import suggest_start
 
     named = resolved.recipe.init_from
     if named is None or resolved.path(named).exists():
         return
-    name = named.partition("runs/")[2].partition("/")[0]
-    hint = f"; `nlpkit pretrain {name}` makes one" if name in recipes.packaged() else ""
-    if not hint:
-        from nlpkit.checkpoints.nearest import suggest_path
-
-        hint = suggest_path(resolved.path(named))
+    hint = suggest_start(resolved.path(named))
     raise FileError(f"{named}: no such checkpoint to start from{hint}")

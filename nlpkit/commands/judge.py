@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from nlpkit.commands._checkpoint import open_as_asked
-from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
+from nlpkit.commands._options import Checkpoint, Common, argument, check_folder, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
@@ -29,10 +29,12 @@ class Judged:
         "often the good sentence has the higher probability",
     )
     surprisal: str | None = option(
-        "--surprisal OUT.tsv", "write -log p of each sentence, word, token and character to OUT.tsv"
+        "--surprisal OUT.tsv",
+        "write -log p of each sentence, word, token and character to OUT.tsv",
+        callback=check_folder,
     )
     predictions: str | None = option(
-        "--predictions FILE", "with --pairs: write the scores of each pair"
+        "--predictions FILE", "with --pairs: write the scores of each pair", callback=check_folder
     )
 
     published: Literal["babylm-2026", "zhoblimp", "blimp"] | None = option(

@@ -62,6 +62,11 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     folder = settings.folder if limits.folder is None else limits.folder
     planned = _suite.plan(found, starts, options, folder, asked.seeds or settings.seeds)
     every = [run for task in planned for runs in task.runs.values() for run in runs]
+    for run in every if asked.nothing else []:  # those from nothing are not trained, but taken
+        path = run.path  # a searched one lies at the rate that was chosen
+        there = path.is_dir() or any(path.parent.parent.glob(f"lr-*/{path.name}"))
+        if table.NOTHING in path.parts and not there:
+            raise UsageError(f"--nothing {asked.nothing}: has no {run.name}: other seeds or rates")
     _runs.check_device(every[0], common)
     if common.dry_run:
         more = f", and at most {_suite.MAX_MORE} more for each side of a task"
@@ -85,11 +90,14 @@ def _list_random(start: str, other: str | None) -> list[str]:
         UsageError: `other` has another tokenizer.
     """
     from nlpkit.checkpoints import files, tokenizer_files
+    from nlpkit.checkpoints.nearest import suggest_start
     from nlpkit.commands import _runs
 
     path = user_path(start)
     chosen = files.choose_checkpoint(path)
     path = chosen[0] if chosen else files.find_named(path) or path
+    if not path.exists():
+        raise FileError(f"{start}: no such checkpoint to start from{suggest_start(path)}")
     if not (path / "config.json").is_file() or not tokenizer_files.is_there(path):
         raise FileError(f"{start}: no text checkpoint (config.json and a tokenizer) to start from")
     # These import libraries with threads of their own; a process that has some cannot fork runs.

@@ -18,7 +18,7 @@ from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.template import columns
 from nlpkit.errors import DataError
 from nlpkit.recipe import Resolved
-from nlpkit.recipe.places import Document, dotted, value_at
+from nlpkit.recipe.places import Document, Problem, value_at
 
 _FILES = 3  # of a source
 _ROWS = 20  # of a file whose malformed rows are skipped
@@ -69,7 +69,7 @@ def _find_setting(document: Document, names: Sequence[str], row: Row) -> str:
     for path, place in document.places.items():
         text = value_at(document.data, path) if path[:1] == ("objective",) else None
         if isinstance(text, str) and lacking.intersection(columns(text)):
-            return f" ({place.where(place.value)}: {dotted(path)})"
+            return f" ({Problem.at(place, path, text)})"
     return ""
 
 

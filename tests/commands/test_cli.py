@@ -612,6 +612,21 @@ def test_options_out_of_range_give_2(options, said, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "eval x --predictions none/p.jsonl",
+        "eval x --confusion none/c.png",
+        "shots x y --predictions none/p.jsonl",
+        "judge x y --surprisal none/s.tsv",
+    ],
+)
+def test_file_in_a_folder_that_is_not_there_is_refused_at_once(line, folder, capsys):
+    assert cli.run(line.split()) == 4
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == f"nlpkit: {line.split()[-1]}: cannot be written: no directory none"
+
+
+@pytest.mark.parametrize(
     ("written", "value"),
     [("90s", 90), ("50m", 3000), ("1h30m", 5400), ("2d", 172800), ("45", 45), ("0.5h", 1800)],
 )

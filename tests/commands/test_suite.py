@@ -113,6 +113,16 @@ def test_each_side_takes_the_best_of_its_own_rates_and_another_suite_its_runs_fr
     assert of_other["from_nothing"] == row["from_nothing"]
     assert not Path("runs/mine-other/tone/from_nothing").exists()
 
+    others = ("--from", "other", "--out", "runs/again", "--nothing", str(out))
+    for asked, lacking in [
+        (("mine.yaml", "--seeds", "1"), "seed-1"),  # no rates
+        ((*searched, "--seeds", "2"), "lr-0.001/seed-2"),
+    ]:
+        assert suite(*asked, *others) == 2
+        said = f"--nothing {out}: has no tone/from_nothing/{lacking}: other seeds or rates\n"
+        assert capsys.readouterr().err == f"nlpkit: {said}"
+    assert not Path("runs/again").exists()
+
 
 def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     def refused(code: int, *arguments: str) -> str:
@@ -124,7 +134,12 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     start = ("--from", str(base))
     assert refused(2, "mine.yaml") == "nlpkit: mine.yaml: names no base; give --from RUN"
     no_text = "no text checkpoint (config.json and a tokenizer) to start from"
-    assert refused(4, "mine.yaml", "--from", "nope") == f"nlpkit: nope: {no_text}"
+    (folder / "empty").mkdir()
+    assert refused(4, "mine.yaml", "--from", "empty") == f"nlpkit: empty: {no_text}"
+    missing = (
+        "nlpkit: runs/gpt2: no such checkpoint to start from; `nlpkit pretrain gpt2` makes one"
+    )
+    assert refused(4, "mine.yaml", "--from", "runs/gpt2") == missing
     assert refused(2, "mine.yaml", *start, "--set", "train.stepz=1") == (
         "task tone: train.stepz: unknown setting, did you mean steps?"
     )

@@ -198,6 +198,7 @@ def test_vocabulary_is_trained_on_nested_rows(tmp_path: Path) -> None:
         (("data: {", "data: {rows: sentence1.x, "), 3,
          "train.50k.json:1: data.rows: sentence1.x: a string, not an object or an array"),
         (("data: {", "data: {history: 2, "), 2, "data.history: needs rows, the path"),
+        (("target: label", "target: lable"), 3, "objective.target: lable)"),
     ],
 )  # fmt: skip
 def test_mistake_is_one_line_with_its_place(
