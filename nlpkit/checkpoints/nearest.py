@@ -20,12 +20,14 @@ def suggest_path(path: Path) -> str:
 
 
 def suggest_start(path: Path) -> str:
-    """Return how a checkpoint is made if it would be of a packaged recipe, else the nearest one."""
+    """Return which command makes the run of a packaged recipe, if there is none, else as above."""
     from nlpkit import recipe
 
-    name = str(path).rpartition("runs/")[2].partition("/")[0]
-    made = f"; `nlpkit pretrain {name}` makes one" if name in recipe.packaged() else ""
-    return made or suggest_path(path)
+    before, runs, rest = str(path).rpartition("runs/")
+    name = rest.partition("/")[0]
+    if name in recipe.packaged() and not Path(before + runs + name).exists():
+        return f"; `nlpkit pretrain {name}` makes one"
+    return suggest_path(path)
 
 
 def _find_near(path: Path) -> Path | None:

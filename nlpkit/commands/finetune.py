@@ -131,10 +131,10 @@ def _choose_lora_settings(resolved: "Resolved") -> list[str]:
 
 
 def _check_start(resolved: "Resolved") -> None:
+    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.nearest import suggest_start
 
     named = resolved.recipe.init_from
-    if named is None or resolved.path(named).exists():
-        return
-    hint = suggest_start(resolved.path(named))
-    raise FileError(f"{named}: no such checkpoint to start from{hint}")
+    path = None if named is None else resolved.path(named)
+    if path is not None and not path.exists() and not files.find_named(path):
+        raise FileError(f"{named}: no such checkpoint to start from{suggest_start(path)}")

@@ -55,6 +55,8 @@ def test_finetune_from_takes_the_best_checkpoint_of_a_run_and_the_latest_without
     shutil.copytree(run, tmp_path / "other", symlinks=True)
     best = tmp_path / "other/checkpoints/best"
     assert best.resolve().name == "step-00000004"
+    named = ("--from", tmp_path / "other/best", "--out", tmp_path / "named", "--dry-run")
+    done(server.run("finetune", folder / "nlg.yaml", *named))
     best.unlink()
     one = done(server.run("finetune", folder / "nlg.yaml", "--out", tmp_path / "one"))
     assert one.stdout == f"{tmp_path}/one/checkpoints/step-00000008\n"
