@@ -1,15 +1,24 @@
-"""What the verbs share that use a checkpoint: how it is opened, and the settings of decoding."""
+"""What the verbs share that use a checkpoint: how it is opened, decoding, files to write."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._options import Common
-from nlpkit.errors import UsageError
+from nlpkit.disk import user_path
+from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.generate.settings import Settings
     from nlpkit.runs.open_checkpoint import Opened
     from nlpkit.train.log import Log
+
+
+def check_folder(file: str | None) -> str | None:
+    """Return the path of a file to write; `FileError` at once if its folder is not there."""
+    path = None if file is None else user_path(file)
+    if path is not None and not path.parent.is_dir():
+        raise FileError(f"{path}: cannot be written: no directory {path.parent}")
+    return None if path is None else str(path)
 
 
 def open_as_asked(

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from nlpkit import completion
-from nlpkit.disk import user_path
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import UsageError
 from nlpkit.units import parse_duration
 
 if TYPE_CHECKING:
@@ -50,14 +49,6 @@ def _check_device(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
         raise typer.BadParameter(f"{name!r} is none of auto, cpu, cuda, cuda:1")
     return name
-
-
-def check_folder(file: str | None) -> str | None:
-    """Return the path of a file to write; `FileError` at once if its folder is not there."""
-    path = None if file is None else user_path(file)
-    if path is not None and not path.parent.is_dir():
-        raise FileError(f"{path}: cannot be written: no directory {path.parent}")
-    return None if path is None else str(path)
 
 
 def parse_by(read: Callable[[str], float]) -> Callable[[str], float]:
@@ -132,7 +123,7 @@ class Common:
         autocompletion=completion.list_scores,
     )
     predictions: str | None = option(
-        "--predictions FILE", "write predictions to FILE, one row per line", callback=check_folder
+        "--predictions FILE", "write predictions to FILE, one row per line"
     )
     text_key: str | None = option("--text-key KEY", "as data.text_key in a recipe")
     resume: str = option(

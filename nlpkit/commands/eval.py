@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nlpkit.commands._checkpoint import make_settings, open_as_asked
-from nlpkit.commands._options import Checkpoint, Common, check_folder, option, shared
+from nlpkit.commands._checkpoint import check_folder, make_settings, open_as_asked
+from nlpkit.commands._options import Checkpoint, Common, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
@@ -118,6 +118,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     from nlpkit.score.named import split
 
     check_option("--text-key", common.text_key)
+    predictions = check_folder(common.predictions)
     metrics = split(common.metrics) if common.metrics else None
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.cli import exit_now
@@ -140,8 +141,8 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
             figures, rows = run.evaluate(metrics, generation, log, stop)
             results.append(figures)
     _print(results, [seed for seed, _ in runs], common)
-    if common.predictions is not None:
-        write_rows(Path(common.predictions), rows)
+    if predictions is not None:
+        write_rows(Path(predictions), rows)
     if pictures.confusion is not None:
         from nlpkit.report.figures import confusion_figure
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from nlpkit.commands._checkpoint import open_as_asked
-from nlpkit.commands._options import Checkpoint, Common, argument, check_folder, option, shared
+from nlpkit.commands._checkpoint import check_folder, open_as_asked
+from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands._checkpoint import make_settings, open_as_asked
+from nlpkit.commands._checkpoint import check_folder, make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, RecipeName, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
@@ -50,6 +50,7 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     from nlpkit.score.named import split
 
     metrics = split(common.metrics) if common.metrics else None
+    predictions = check_folder(common.predictions)
     found = prompts.load(recipe, common.overrides or (), common.data or (), asked.shots)
     if asked.show_prompt:
         _show(found, asked.shots, common)
@@ -57,8 +58,8 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     if common.predictions is not None and asked.seeds > 1:
         raise UsageError("--predictions writes the answers of one seed; give --seeds 1")
     results, answers = _score(checkpoint, found, metrics or found.metrics, asked, common)
-    if common.predictions is not None:
-        write_rows(Path(common.predictions), answers)
+    if predictions is not None:
+        write_rows(Path(predictions), answers)
     _print(results, _build_prompt(found, asked.shots), common)
 
 

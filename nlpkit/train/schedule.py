@@ -12,7 +12,6 @@ from functools import partial
 from pydantic import Field
 
 from nlpkit.data.loader import Stream
-from nlpkit.plural import number_of
 from nlpkit.train.settings import Config
 from nlpkit.units import parse_duration
 
@@ -78,9 +77,9 @@ def resolve_steps(settings: Config, stream: Stream | None) -> ResolvedTraining:
 def describe_long_warmup(settings: ResolvedTraining) -> str:
     """Return a note on a warm-up that is longer than the training, as in a shortened run."""
     return (
-        f"train.warmup_steps: {settings.warmup_steps} is more than this run has "
-        f"({number_of(settings.steps, 'steps')}): the learning rate stays below train.lr; "
-        "train.warmup_ratio follows the length"
+        f"train.warmup_steps: {settings.warmup_steps} is more than the steps of this run "
+        f"({settings.steps}): the learning rate stays below train.lr; train.warmup_ratio follows "
+        "the length"
     )
 
 

@@ -96,8 +96,8 @@ def test_warmup_that_is_longer_than_the_run_is_a_note() -> None:
     assert fits.warmup_steps == 8
     long = resolve_steps(_config(epochs=3, warmup_steps=9, schedule="cosine"), stream)
     assert describe_long_warmup(long) == (
-        "train.warmup_steps: 9 is more than this run has (8 steps): the learning rate stays below "
-        "train.lr; train.warmup_ratio follows the length"
+        "train.warmup_steps: 9 is more than the steps of this run (8): the learning rate stays "
+        "below train.lr; train.warmup_ratio follows the length"
     )
     # linear from 0 to the peak at step 9, of which 8 steps are made
     assert [lr_factor(step, long) for step in (1, 8)] == [1 / 9, 8 / 9]
@@ -168,7 +168,7 @@ def test_plan_command_says_steps_and_notes_a_warmup_that_is_too_long(task: Path)
     more = ["--set", "train.warmup_ratio=null", "--set", "train.warmup_steps=9"]
     noted = _tiny.command("plan", task, *sets, *more, "--no-probe")
     assert noted.returncode == 0
-    assert "train.warmup_steps: 9 is more than this run has (8 steps)" in noted.stderr
+    assert "train.warmup_steps: 9 is more than the steps of this run (8)" in noted.stderr
     dry = _tiny.command("finetune", task, *sets, "--dry-run", "--json")
     assert json.loads(dry.stdout)["packing"]["steps"] == 8
     assert "8 steps in all" in dry.stderr
