@@ -25,6 +25,7 @@ from nlpkit.plan import phases
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import baseline, build, checks, fit_memory, milestones, planned
+from nlpkit.runs.announce import announce_data
 from nlpkit.runs.build import model_part
 from nlpkit.runs.planned import Planned, PlannedModel
 from nlpkit.runs.run import Data, ModelPart
@@ -293,6 +294,7 @@ def dry_run(resolved: Resolved, run_path: Path, device: str, log: Log) -> JsonOb
     """Check everything and build the first batch; return the plan's description."""
     plan = make(resolved, run_path, device, log, measure=False)
     description = describe(plan)
+    announce_data(plan.data, plan.part.config.can("reads_images"), log)
     batch, steps, section = plan.first, plan.settings.known_steps, resolved.recipe.train
     log.info(
         "recipe, data and objective are in order: the first batch has "

@@ -112,9 +112,8 @@ def find_changes(old: JsonMapping, new: JsonMapping) -> list[str]:
     return [
         dotted(path)
         for path in differing
-        # What was one value and is now a list, or a section, is a single change.
         if not any(path[:length] in free for length in range(1, len(path) + 1))
-        and not any(path[:length] in differing for length in range(1, len(path)))
+        and not any(path[:length] in differing for length in range(1, len(path)))  # one change
     ]
 
 

@@ -12,6 +12,7 @@ from nlpkit.data.items import TaskDataset
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
 from nlpkit.train.held_out import HeldOut
+from nlpkit.train.log import Log
 from nlpkit.train.optim import groups
 from nlpkit.train.schedule import describe_long_warmup, stable_end
 from nlpkit.train.settings import Config
@@ -22,7 +23,7 @@ from nlpkit.units import format_duration
 def announce(run: Run, state: State) -> None:
     """Log the model, the data and the training of the run."""
     _announce_model(run)
-    _announce_data(run)
+    announce_data(run.data, run.part.config.can("reads_images"), run.log)
     _announce_training(run, state)
     _announce_optimizers(run)
     log, processes = run.log, run.accelerator.num_processes
@@ -30,8 +31,7 @@ def announce(run: Run, state: State) -> None:
         log.warn(describe_long_warmup(run.settings))
     if processes > 1:
         log.info(f"processes: {processes}")
-        if note := _idle(run.settings, processes):
-            log.warn(note)
+        log.warn_all(filter(None, [_idle(run.settings, processes)]))
 
 
 def _announce_model(run: Run) -> None:
@@ -46,15 +46,13 @@ def _announce_model(run: Run) -> None:
     )
 
 
-def _announce_data(run: Run) -> None:
-    data, log = run.data, run.log
+def announce_data(data: Data, reads_images: bool, log: Log) -> None:
+    """Log what is read, and how much of it is left out, skipped or cut."""
     left_out = ", ".join(number_of(n, name) for name, n in _left_out(data).items() if n)
     examples = number_of(len(data.examples), "examples")
-    what = "images" if run.part.config.can("reads_images") else "data"
-    what = "text" if data.objective.reads_text else what
+    what = "text" if data.objective.reads_text else "images" if reads_images else "data"
     log.info(f"{what}: {_size(data.train)}, {examples}; left out: {left_out or 'nothing'}")
-    for bad in data.train.counts.first_bad:
-        log.warn(f"skipped {bad}")
+    log.warn_all(f"skipped {bad}" for bad in data.train.counts.first_bad)
     if data.valid is not None:
         entropy = data.held_out_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"

@@ -189,9 +189,16 @@ def test_dry_run_refuses_a_run_with_other_settings_as_training_does(done) -> Non
 
 def test_dry_run_checks_and_writes_no_run(done, tmp_path: Path) -> None:
     path, _, _ = done
-    result = _tiny.command("pretrain", path, "--out", tmp_path / "run", "--dry-run")
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(
+        '{"text": 3}\n' + '{"text": "天地人山水花鸟鱼虫春夏秋冬日月星云"}\n' * 40, encoding="utf-8"
+    )
+    skips = ("--set", f"data.train=[{rows}]", "--set", "data.on_error=skip")
+    result = _tiny.command("pretrain", path, "--out", tmp_path / "run", "--dry-run", *skips)
     assert result.returncode == 0, result.stderr
     assert "the first batch has" in result.stderr
+    assert "; left out: 1 malformed row" in result.stderr
+    assert f"warning: skipped {rows}:1: " in result.stderr
     assert result.stdout == ""
     assert not (tmp_path / "run").exists()
 
