@@ -168,14 +168,16 @@ def _describe_error(error: Any) -> str:
     if context is None:
         return f"{message[:1].lower()}{message[1:]}"
     if message == context.get_help().rstrip("."):  # no arguments at all
-        about = _ABOUT.partition("\n")[0]
-        first = format_page(["nlpkit COMMAND ..."], about, _FIRST_STEPS)
+        first = format_page(["nlpkit COMMAND ..."], _ABOUT.partition("\n")[0], _FIRST_STEPS)
         typer.echo(message if context.parent else first.rstrip("\n"), err=True)
         return "no COMMAND"
     # Not click's own words, which differ from version to version.
     if unknown := re.match(r"No such command '(.*?)'", message):
         near = registry.suggest(unknown[1], list(getattr(context.command, "commands", ())))
         message = f"no command {unknown[1]}{near}"
+    if message.startswith("Missing argument"):  # of `CKPT… OUT`, click names CKPT alone
+        rest = context.command.params[context.command.params.index(error.param) :]
+        message = f"missing argument {' '.join(str(p.metavar) for p in rest if p.required)!r}"
     wrong = vars(error).get("option_name")
     if "possibilities" in vars(error):
         for verb in context.command_path.split()[1:2]:  # none before the verb

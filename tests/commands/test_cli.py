@@ -171,6 +171,7 @@ def test_cli_on_several_processes_tells_a_usage_error_once(monkeypatch, capsys):
         (["recipes", "-x"], "no option -x (see nlpkit recipes --help)\n"),
         (["-q", "recipes"], "no option -q (see nlpkit --help)\n"),
         (["tokenizer", "train"], "missing argument 'RECIPE' (see nlpkit tokenizer train --help)\n"),
+        (["convert", "runs/x"], "missing argument 'CKPT… OUT' (see nlpkit convert --help)\n"),
         (["tokenizer", "train", "r.yaml", "--set"], "requires an argument\n"),
         (["recipes", "a", "b"], "got unexpected extra argument"),
         # As `nlpkit score` says it.
