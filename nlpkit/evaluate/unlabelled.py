@@ -36,7 +36,7 @@ def find_unlabelled(source: Source, objective: Task) -> Unlabelled | None:
     except RowError as error:
         problem = f"{row.file}:{row.line}: {error.what}"
     if isinstance(objective, Generative):
-        raise DataError(f"{problem}; nlpkit generate writes answers without right ones")
+        raise DataError(f"{problem}; nlpkit generate answers rows that have no right answer")
     if not isinstance(objective, AnswersUnlabelled):
         return None
 

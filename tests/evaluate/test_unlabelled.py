@@ -118,7 +118,7 @@ def test_written_answers_without_right_ones_are_those_of_generate(
     rows.write_text('{"input": "天地"}\n', "utf-8")
     assert cli.run(["eval", str(chinese / "runs/nlg"), "--data", str(rows), "-q"]) == 3
     line = capsys.readouterr().err.splitlines()[-1]
-    said = 'no "target"; it has: input; nlpkit generate writes answers without right ones'
+    said = 'no "target"; it has: input; nlpkit generate answers rows that have no right answer'
     assert line.endswith(f"rows.jsonl:1: {said}")
 
 
