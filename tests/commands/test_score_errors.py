@@ -336,7 +336,7 @@ def test_score_prints_what_readme_and_page_show(folder):
     block = "".join(block for block in blocks if "$ printf" in block and "$ nlpkit score" in block)
     commands = [line[2:] for line in block.splitlines() if line.startswith("$ ")]
     shown = [line for line in block.splitlines() if not line.startswith("$ ")]
-    assert len(commands) == 9
+    assert len(commands) == 12
     shell = f'set -o pipefail; nlpkit() {{ "{sys.executable}" -m nlpkit "$@"; }}; '
     done = subprocess.run(
         ["bash", "-c", shell + "\n".join(commands)], capture_output=True, encoding="utf-8"
