@@ -82,6 +82,7 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
         size = number_of(tokenizer.vocab_size, "tokens")
         skipped = f", {number_of(counts.bad, 'malformed rows')} skipped" if counts.bad else ""
         read = f"{number_of(counts.documents, 'documents')}{skipped}"
+        read += tokenizer.training_note and f", {tokenizer.training_note}"
         print(f"tokenizer: {section.kind}, {size}, from {read}", file=sys.stderr)
     common.print_result(
         str(directory),

@@ -40,6 +40,8 @@ class Tokenizer(Protocol):
     # Whether the tokens of a text hold all of its characters, but for unknown ones; else bits per
     # character count what they lose, such as spaces, or add.
     keeps_text: bool = False
+    # What `train` did not take from the texts as it is, for stderr: `1 word of … cut`.
+    training_note: str = ""
 
     # Ids of the special tokens; None if the vocabulary does not have the token.
     @property

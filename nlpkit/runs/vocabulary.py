@@ -178,10 +178,8 @@ def train(
     how = (
         f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
     )
-    callbacks.note(
-        f"{what}: {kind}, {tokenizer.vocab_size:,} tokens{how} on "
-        f"{number_of(counts.documents, 'documents')}"
-    )
+    read = filter(None, [number_of(counts.documents, "documents"), tokenizer.training_note])
+    callbacks.note(f"{what}: {kind}, {tokenizer.vocab_size:,} tokens{how} on {', '.join(read)}")
     return tokenizer
 
 

@@ -26,6 +26,7 @@ from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
 from nlpkit.tokenizers.library import merge_files, named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
+from nlpkit.tokenizers.library.training import cut_texts, describe_cut
 
 _END = "<|endoftext|>"
 _FAST = "PreTrainedTokenizerFast"
@@ -97,8 +98,12 @@ class Tokenizer(LibraryTokenizer):
             initial_alphabet=sorted(_BYTE_OF),
             show_progress=False,
         )
-        library.train_from_iterator(text_files.sound(texts), trainer)
-        return cls(library.to_str())
+        lengths: list[int] = []
+        whole = text_files.sound(texts)
+        library.train_from_iterator(cut_texts(whole, library.pre_tokenizer, lengths), trainer)
+        made = cls(library.to_str())
+        made.training_note = describe_cut(len(lengths))
+        return made
 
     @cached_property
     def _of_bytes(self) -> bool:

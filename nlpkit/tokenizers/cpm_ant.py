@@ -56,6 +56,7 @@ class Tokenizer:
 
     files: ClassVar[tuple[str, ...]] = ("vocab.txt",)
     keeps_text = True
+    training_note = ""
 
     def __init__(self, tokens: Sequence[str], source: str = "vocabulary"):
         """Take the tokens in the order of ids; `source` names their file in a `FileError`."""

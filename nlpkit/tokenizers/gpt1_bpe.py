@@ -25,7 +25,7 @@ from nlpkit.errors import FileError
 from nlpkit.tokenizers.library import merge_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.text_files import count_characters
-from nlpkit.tokenizers.library.training import count_words, learn
+from nlpkit.tokenizers.library.training import count_words, cut_words, learn
 
 _UNK, _END = "<unk>", "</w>"
 # The files of vocabulary and merges, of transformers and of OpenAI.
@@ -65,10 +65,14 @@ class Tokenizer(LibraryTokenizer):
         Reads `texts` once, and needs memory for the distinct words. The most frequent characters
         are kept.
         """
-        words = count_words(
-            texts, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+        words, note = cut_words(
+            count_words(
+                texts, normalizers.BertNormalizer(lowercase=True), pre_tokenizers.BertPreTokenizer()
+            )
         )
-        return cls(_build(*_learn(words, config)))
+        made = cls(_build(*_learn(words, config)))
+        made.training_note = note
+        return made
 
     def _characters(self, token: str) -> int:
         return len(token.removesuffix(_END))

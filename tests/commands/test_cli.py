@@ -466,6 +466,15 @@ def test_tokenizer_train_writes_a_directory_and_prints_it(folder, capsys):
     assert sorted(path.name for path in Path("run").iterdir()) == ["tokenizer"]
 
 
+def test_tokenizer_train_says_that_long_words_are_cut(folder, capsys):
+    Path("long.txt").write_text("acgt" * 1500 + "\n", encoding="utf-8")
+    sets = ["tokenizer={kind: bpe, vocab_size: 300}", "data.train=long.txt", "data.valid=[]"]
+    asked = ["r.yaml", "--out", "t", *(word for each in sets for word in ("--set", each))]
+    note = "from 1 document, 1 word of more than 4,096 characters cut\n"
+    assert cli.run(["tokenizer", "train", *asked]) == 0
+    assert capsys.readouterr().err == f"tokenizer: bpe, 270 tokens, {note}"
+
+
 def test_tokenizer_train_leaves_an_existing_directory_alone(folder, capsys):
     Path("t").mkdir()
     assert cli.run(["tokenizer", "train", "r.yaml", "--out", "t", "-q", "--json"]) == 0

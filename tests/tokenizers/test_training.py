@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
 
 from nlpkit import registry
 from nlpkit.errors import DataError, UsageError
 from nlpkit.tokenizers import unigram
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Config, Tokenizer
+from nlpkit.tokenizers.library.training import LONGEST_WORD, cut_texts
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "zh_lm"
 KINDS = ["bpe", "cpm_ant", "unigram", "wordpiece"]
@@ -146,6 +148,32 @@ def test_train_bpe_by_hand_merges_the_most_frequent_pair():
         "Ġ",
         "b",
     ]
+
+
+@pytest.mark.parametrize("name", ["bpe", "gpt1_bpe"])
+def test_train_long_words_are_cut_and_said(name):
+    long = " " + "".join(random.Random(0).choices("acgt", k=2 * LONGEST_WORD + 5))
+    first = LONGEST_WORD + (name == "gpt1_bpe")  # there the space is in no word
+    parts = [long[:first], long[first : first + LONGEST_WORD], long[first + LONGEST_WORD :]]
+    cut = train(name, [f"x y{long} z {'a' * (LONGEST_WORD - 1)}", "short"], 300)
+    assert cut.training_note == "1 word of more than 4,096 characters cut"
+    by_hand = ["x y" + parts[0], parts[1], f"{parts[2]} z {'a' * (LONGEST_WORD - 1)}", "short"]
+    whole = train(name, by_hand, 300)
+    assert (cut.fingerprint(), whole.training_note) == (whole.fingerprint(), "")
+
+
+def test_train_bpe_ordinary_texts_are_not_cut():
+    splitter = ByteLevel(add_prefix_space=False)
+    longest = " " + "天" * (LONGEST_WORD - 1)  # with the space
+    whole = ["word " * 5000, "北京，" * 5000, longest + "！", longest, " \n" * (LONGEST_WORD // 2)]
+    lengths: list[int] = []
+    assert list(cut_texts(whole, splitter, lengths)) == whole
+    assert not lengths
+    for character in "天！7\t":  # each kind of words, wherever it begins
+        texts = ["，" + "x " * start + character * (LONGEST_WORD + 1) for start in (0, 700, 2999)]
+        found = list(cut_texts(texts, splitter, lengths))
+        assert len(found) == 6
+        assert "".join(found) == "".join(texts)
 
 
 def test_train_wordpiece_by_hand_merges_inside_words():

@@ -55,6 +55,7 @@ class LibraryTokenizer(ABC):
     model: ClassVar[str]
     files: ClassVar[tuple[str, ...]] = ("tokenizer.json",)
     keeps_text = False
+    training_note = ""
     end_of_word: ClassVar[str | None] = None  # the suffix of the last piece of a word
     bos: ClassVar[str | None] = None
     eos: ClassVar[str | None] = None

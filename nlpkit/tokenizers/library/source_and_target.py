@@ -31,6 +31,7 @@ class SourceAndTarget:
         self.encode, self.encode_batch = target.encode, target.encode_batch
         self.decode, self.token = target.decode, target.token
         self.token_characters, self.keeps_text = target.token_characters, target.keeps_text
+        self.training_note = ""  # each of the two has said its own
 
     def save(self, directory: str | Path) -> None:
         """Write the files of both, each in its folder."""

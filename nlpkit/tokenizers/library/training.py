@@ -1,4 +1,9 @@
-"""Trains on the frequencies of words, so that the same texts always give the same vocabulary."""
+"""Trains on the frequencies of words, so that the same texts always give the same vocabulary.
+
+The time that the library needs for the pairs of a word grows with the square of its length.
+Therefore long words, such as DNA or base64, are cut. SentencePiece leaves out lines of more than
+4,192 bytes (`max_sentence_length`).
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,7 +14,10 @@ from tokenizers.normalizers import Normalizer
 from tokenizers.pre_tokenizers import PreTokenizer, WhitespaceSplit
 from tokenizers.trainers import Trainer
 
+from nlpkit.plural import number_of
 from nlpkit.tokenizers.library.text_files import sound
+
+LONGEST_WORD = 4096  # characters
 
 
 def count_words(
@@ -21,6 +29,42 @@ def count_words(
         text = normalizer.normalize_str(text) if normalizer else text
         words.update(word for word, _ in splitter.pre_tokenize_str(text))
     return words
+
+
+def cut_words(words: Counter[str]) -> tuple[Counter[str], str]:
+    """Return the words, long ones in parts, and what to say of them."""
+    parts: Counter[str] = Counter()
+    for word, count in words.items():
+        for start in range(0, len(word), LONGEST_WORD):
+            parts[word[start : start + LONGEST_WORD]] += count
+    return parts, describe_cut(sum(n for word, n in words.items() if len(word) > LONGEST_WORD))
+
+
+def cut_texts(texts: Iterable[str], splitter: PreTokenizer, lengths: list[int]) -> Iterator[str]:
+    """Yield the texts, cut within long words; append the length of each of these to `lengths`."""
+    for text in texts:
+        start = 0
+        if _may_have_long_word(text):
+            for _, (begin, end) in splitter.pre_tokenize_str(text):
+                if end - begin > LONGEST_WORD:
+                    lengths.append(end - begin)
+                    for stop in range(begin + LONGEST_WORD, end, LONGEST_WORD):
+                        yield text[start:stop]
+                        start = stop
+        yield text[start:]
+
+
+def _may_have_long_word(text: str) -> bool:
+    """Return whether white space, or what is between it, may be long; faster than to split."""
+    half = LONGEST_WORD // 2
+    windows = (text[i : i + half] for i in range(0, len(text) - half, half))
+    return any(len(window.split(maxsplit=1)) < 2 for window in windows)
+
+
+def describe_cut(count: int) -> str:
+    """Return what to say of `count` words that were cut, if there are any."""
+    words = number_of(count, "words")
+    return f"{words} of more than {LONGEST_WORD:,} characters cut" if count else ""
 
 
 def learn(model: Model, trainer: Trainer, words: Counter[str], characters: set[str]) -> Library:
