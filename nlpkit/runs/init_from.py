@@ -82,7 +82,7 @@ def model_part(
             part.warnings = [*part.warnings, _other_kinds(part.config, loaded.config)]
         part.start = _fitting(part, part.start)
     if recipe.lora is not None:
-        _set_adapters(recipe.lora, part, loaded)
+        _set_adapters(recipe.lora, part, loaded, newest)
     if _has_base(recipe):
         part.base_hash = any_layout.hash_base(directory)
     return part
@@ -119,10 +119,15 @@ def _set_config(recipe: Recipe, part: ModelPart, directory: Path, loaded: ModelC
 
 
 def _set_adapters(
-    settings: adapter_config.Config, part: ModelPart, loaded: hf_model.Loaded
+    settings: adapter_config.Config, part: ModelPart, loaded: hf_model.Loaded, newest: Path | None
 ) -> None:
     part.lora = settings
     targets = lora.find_targets(settings, part.module(), part.config)
+    if settings.targets is None and newest is not None:  # a run keeps the defaults of its time
+        begun = (hf_layout.read_adapters(newest) or {}).get("target_modules", ())
+        form = part.module().FORMAT
+        linear = lora.linear_names(form, part.module().Model, part.config)
+        targets = {n: layer for n, layer in linear.items() if lora.in_memory(form, layer) in begun}
     part.targets = {
         ours: theirs
         for ours, theirs in targets.items()

@@ -348,7 +348,7 @@ def test_lora_adapters_that_torch_saved_open_as_tensors_alone(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("targets", "layers"),
     [
-        (None, ["layers.0.k", "layers.0.q", "layers.0.v"]),
+        (None, ["layers.0.q", "layers.0.v"]),
         ("out", ["layers.0.out"]),
         ("all-linear", [f"layers.0.{x}" for x in ("down", "gate", "k", "out", "q", "up", "v")]),
         (["k"], ["layers.0.k"]),
@@ -426,24 +426,24 @@ def test_lora_run_trains_adapters_alone_and_keeps_the_base(start, tmp_path: Path
     assert {p.name: p.read_bytes() for p in base.iterdir()} == before
     assert not (last / hf_layout.WEIGHTS).exists()
     tensors = load_file(last / peft_layout.WEIGHTS)
-    # 2 layers x (q, k, v) x (A, B) of 4 x 32
+    # 2 layers x (q, v) x (A, B) of 4 x 32
     assert {tuple(t.shape) for t in tensors.values()} == {(4, 32), (32, 4)}
-    assert len(tensors) == 12
+    assert len(tensors) == 8
     moved = [
         name for name, tensor in tensors.items() if "lora_B" in name and tensor.abs().max() > 0
     ]
-    assert len(moved) == 6
+    assert len(moved) == 4
     moments = load_file(last / "optimizer.safetensors")
-    assert len(moments) == 3 * 12
-    # 1,536 numbers beside 24,800: float32, names and shapes
-    assert (last / peft_layout.WEIGHTS).stat().st_size < 12_000
+    assert len(moments) == 3 * 8
+    # 1,024 numbers beside 24,800: float32, names and shapes
+    assert (last / peft_layout.WEIGHTS).stat().st_size < 8_000
     assert (base / hf_layout.WEIGHTS).stat().st_size > 100_000
     losses = [r["held_out"]["loss"] for r in _tiny.metrics(tmp_path / "run") if "held_out" in r]
     assert losses[-1] < losses[0]
     merged, plain = any_layout.read(last)[1], any_layout.read(base)[1]
     changed = {name for name in merged if not torch.equal(merged[name], plain[name])}
     kinds = {name.rpartition("project_")[2] for name in changed}
-    assert kinds == {"q.weight", "k.weight", "v.weight"}
+    assert kinds == {"q.weight", "v.weight"}
     assert plain.keys() - {"lm_head.weight"} == merged.keys()
 
 
@@ -467,6 +467,18 @@ def test_lora_run_resumed_equals_an_uninterrupted_one_bit_for_bit(start, tmp_pat
     assert _tiny.metrics(tmp_path / "parts") == _tiny.metrics(tmp_path / "whole")
     for name in (peft_layout.WEIGHTS, "optimizer.safetensors"):
         assert (parts / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_lora_run_of_other_default_targets_keeps_them(start, tmp_path: Path, monkeypatch) -> None:
+    folder, base = start
+    path = _adapters.tuning_recipe(folder, base, LORA)
+    monkeypatch.setattr(_adapters.module("cpm_ant"), "LORA_TARGETS", ("q", "k", "v"))
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, tmp_path / "run", stop=_tiny.StopAfter(14))
+    monkeypatch.undo()
+    last = _tiny.pretrain(path, tmp_path / "run")
+    kinds = {n.partition("project_")[2][0] for n in load_file(last / peft_layout.WEIGHTS)}
+    assert kinds == {"q", "k", "v"}
 
 
 def test_lora_run_goes_on_from_its_own_base_though_latest_has_moved(start, tmp_path: Path) -> None:

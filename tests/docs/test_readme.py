@@ -195,7 +195,7 @@ def test_default_targets_of_adapters_are_those_that_the_page_names(text: str) ->
     for name in registry.names("models"):
         targets = families.load_model(name).LORA_TARGETS
         alike = dict.fromkeys([("c_attn",), ("query_key_value",), ("Wqkv",)], ("q", "k", "v"))
-        alike[("q_proj", "v_proj")] = ("query", "value")
+        alike |= dict.fromkeys([("q_proj", "v_proj"), ("q", "v")], ("query", "value"))
         targets = alike.get(targets, targets)  # the first are three in one layer
         found.setdefault(targets, []).append(f"`{name}`")
     assert {*found} == {("query", "value"), ("q", "k", "v"), ("up", "down"), ()}

@@ -28,7 +28,7 @@ from nlpkit.models.layers.vocabulary_head import TiedHead
 if TYPE_CHECKING:  # what training does not need is not imported
     from nlpkit.attention.cache import Cache
 
-LORA_TARGETS = ("q", "k", "v")  # Hu et al. 2021; the original's tuning used q and v
+LORA_TARGETS = ("q", "v")  # Hu et al. 2021, sec. 4.2, and the original's tuning
 
 
 class Block(nn.Module):
