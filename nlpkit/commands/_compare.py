@@ -16,7 +16,8 @@ from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, user_path, write_json
 from nlpkit.errors import DivergedError, NlpkitError, RecipeError
 from nlpkit.evaluate import experiment_table as table
-from nlpkit.evaluate.experiment import PART, Experiment, is_score, place
+from nlpkit.evaluate.experiment import PART, Experiment, is_score
+from nlpkit.evaluate.suite import place
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe.places import Document
 from nlpkit.report.history import FIGURES
@@ -61,7 +62,12 @@ class Runs:
         return Series(
             *(trained, self.found.conditions[trained].recipe, self.out, self.common),
             changes=self.found.list_changes(name, self.folder, plan["steps"]),
-            explain=partial(place, name=name, document=self.document),
+            explain=partial(
+                place,
+                entry=("conditions", name),
+                title=f"condition {name}",
+                document=self.document,
+            ),
             seeds=range(1, self.found.seeds + 1),
             rates=self.found.list_rates(name),
             rate=self.state["rates"].get(trained, {}).get("chosen"),

@@ -11,8 +11,9 @@ from nlpkit.commands._runs import Run, Runner
 from nlpkit.commands._series import Series
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import suite_table as table
-from nlpkit.evaluate.suite import Suite
+from nlpkit.evaluate.suite import Suite, place
 from nlpkit.json_types import JsonObject
+from nlpkit.recipe.places import Document
 
 MAX_MORE = 3  # rates beyond the ends of the list
 Starts = dict[str, tuple[list[str], Path]]  # settings of where each side begins, and its directory
@@ -27,20 +28,24 @@ class Planned:
     runs: dict[str, list[Run]]
 
 
-def plan(suite: Suite, starts: Starts, common: Common, folder: str, seeds: int) -> list[Planned]:
+def plan(
+    file: tuple[Suite, Document], starts: Starts, common: Common, folder: str, seeds: int
+) -> list[Planned]:
     """Return the tasks of a suite, all checked; `folder` has their data."""
+    suite, document = file
     given, rates = common.overrides or (), tuple(suite.suite.rates or ())
     if rates and "train.lr" in {each.partition("=")[0].strip() for each in given}:
         raise UsageError("--set train.lr excludes suite.rates")
     tasks = []
-    for task in suite.suite.tasks:
+    for number, task in enumerate(suite.suite.tasks):
+        entry, title = ("suite", "tasks", number), f"task {task.title}"
         changes = suite.list_changes(task, folder, given)
         sides, runs = {}, {}
         for name, (start, out) in starts.items():
             side = Series(
                 *(f"{task.title}/{name}", task.recipe, out, common),
                 changes=[*changes, *start],
-                explain=partial(_explain, task.title),
+                explain=partial(place, entry=entry, title=title, document=document, given=given),
                 rates=rates,
                 more=MAX_MORE,
                 by_rate=True,
@@ -48,7 +53,7 @@ def plan(suite: Suite, starts: Starts, common: Common, folder: str, seeds: int) 
             first = side.make(None, "").resolved.recipe
             if rates and not first.data.valid:
                 what = "suite.rates holds out training rows, so the score needs rows of data.valid"
-                raise UsageError(f"task {task.title}: {what}")
+                raise UsageError(f"{title}: {what}")
             sides[name] = side = replace(side, seeds=range(first.seed, first.seed + seeds))
             first_rate = replace(side, rate=rates[0] if rates else None)
             runs[name] = [*side.list_trials(rates), *first_rate.list_runs()]
@@ -56,10 +61,6 @@ def plan(suite: Suite, starts: Starts, common: Common, folder: str, seeds: int) 
         row = table.start_row(runs[table.PRETRAINED][-1].resolved, changes, task.recipe)
         tasks.append(Planned(row, sides, runs))
     return tasks
-
-
-def _explain(title: str, problem: str) -> str:
-    return f"task {title}: {problem.removeprefix('--set ')}"
 
 
 def train(tasks: Sequence[Planned], runner: Runner) -> tuple[list[JsonObject], dict[str, int]]:

@@ -45,7 +45,7 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     from nlpkit.evaluate import suite_table as table
 
     of_suite = [each for each in common.overrides or () if each.strip().startswith("suite.")]
-    found, log = suites.load(suite, of_suite), common.open_log()
+    (found, document), log = suites.load(suite, of_suite), common.open_log()
     settings = found.suite
     start = asked.start or settings.start
     if start is None:
@@ -60,7 +60,7 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     given = [each for each in common.overrides or () if each not in of_suite]
     options = replace(common, overrides=given)
     folder = settings.folder if limits.folder is None else limits.folder
-    planned = _suite.plan(found, starts, options, folder, asked.seeds or settings.seeds)
+    planned = _suite.plan((found, document), starts, options, folder, asked.seeds or settings.seeds)
     every = [run for task in planned for runs in task.runs.values() for run in runs]
     for run in every if asked.nothing else []:  # those from nothing are not trained, but taken
         path = run.path  # a searched one lies at the rate that was chosen

@@ -15,7 +15,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import RecipeError
 from nlpkit.evaluate import suite
 from nlpkit.json_types import JsonObject
-from nlpkit.recipe.places import Document, undotted
+from nlpkit.recipe.places import Document
 from nlpkit.report.history import FIGURES
 from nlpkit.score import named
 from nlpkit.train.settings import Words
@@ -225,12 +225,3 @@ class Experiment(Sections):
         changed = [key for key in old | new if old.get(key) != new.get(key)]
         if changed:
             raise RecipeError([document.locate(f"{key}: {advice}") for key in changed])
-
-
-def place(problem: str, name: str, document: Document) -> str:
-    """Return a problem of the recipe of a condition with the line of the file that says it."""
-    key, colon, what = problem.removeprefix("--set ").partition(": ")
-    for path in (("conditions", name, *undotted(key)), undotted(key)):
-        if colon and (path in document.places or path[:-1] in document.places):
-            return document.locate(f"{'.'.join(map(str, path))}: {what}")
-    return f"condition {name}: {problem}"

@@ -17,7 +17,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe import known, problems, yaml
-from nlpkit.recipe.places import Document, show_path
+from nlpkit.recipe.places import Document, dotted, show_path, undotted
 from nlpkit.train.settings import Config
 
 _File = TypeVar("_File", bound=FrozenConfig)
@@ -141,8 +141,8 @@ def _place(folder: str, entry: object) -> object:
     return entry
 
 
-def load(path_or_name: str, overrides: Sequence[str] = ()) -> Suite:
-    """Return the suite in a file, or the shipped one of that name, with changes of it applied.
+def load(path_or_name: str, overrides: Sequence[str] = ()) -> tuple[Suite, Document]:
+    """Return the suite in a file, or the shipped one of that name, with changes, and its places.
 
     Raises:
         FileError: there is no such file.
@@ -155,7 +155,29 @@ def load(path_or_name: str, overrides: Sequence[str] = ()) -> Suite:
     if not path.is_file():
         near = registry.suggest(path_or_name, names) or f"; shipped: {', '.join(names)}"
         raise FileError(f"{path_or_name}: no such suite{near}")
-    return read(path, path_or_name, Suite, overrides)[0]
+    return read(path, path_or_name, Suite, overrides)
+
+
+def place(
+    problem: str,
+    *,
+    entry: tuple[str | int, ...],
+    title: str,
+    document: Document,
+    given: Sequence[str] = (),
+) -> str:
+    """Return a problem of the recipe of an entry with the line of the file that says it.
+
+    One that no line says begins with the title: of the recipe's own file, or of `given` on the
+    command line.
+    """
+    key, colon, what = problem.removeprefix("--set ").partition(": ")
+    paths = [(*entry, *undotted(key)), undotted(key)]
+    of_file = colon and key not in {each.partition("=")[0].strip() for each in given}
+    for path in [path for path in paths if path in document.places] or paths:
+        if of_file and (path in document.places or path[:-1] in document.places):
+            return document.locate(f"{dotted(path)}: {what}")
+    return f"{title}: {problem}"
 
 
 def read(

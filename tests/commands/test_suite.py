@@ -141,7 +141,7 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     )
     assert refused(4, "mine.yaml", "--from", "runs/gpt2") == missing
     assert refused(2, "mine.yaml", *start, "--set", "train.stepz=1") == (
-        "task tone: train.stepz: unknown setting, did you mean steps?"
+        "task tone: --set train.stepz: unknown setting, did you mean steps?"
     )
     said = "nlpkit: mine.yaml/out: cannot be written: a file is where a directory has to be"
     assert refused(4, "mine.yaml", *start, "--out", "mine.yaml/out") == said
@@ -150,9 +150,16 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt2"))
     assert "objective." in refused(2, "mine.yaml", *start)
     (folder / "mine.yaml").write_text(text)
-    (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt1_clasify"))
-    said = "nlpkit: task tone: recipe: gpt1_clasify: no such recipe, did you mean "
-    assert refused(4, "mine.yaml", *start).startswith(said)
+    (folder / "mine.yaml").write_text(f"{text}train: {{lr: 1e-3}}\n")
+    said = "task tone: --set train.stepz: unknown setting"
+    assert refused(2, "mine.yaml", *start, "--set", "train.stepz=1").startswith(said)
+    for code, right, wrong, said in (
+        (4, "gpt1_classify", "gpt1_clasify", "5:26: suite.tasks.0.recipe: gpt1_clasify: no such"),
+        (2, "lm_weight", "lm_wieght", "6:24: objective.lm_wieght: unknown setting, did you mean"),
+        (2, "max_length", "max_lenght", "5:65: suite.tasks.0.objective.max_lenght: unknown"),
+    ):
+        (folder / "mine.yaml").write_text(text.replace(right, wrong))
+        assert f"mine.yaml:{said}" in refused(code, "mine.yaml", *start)
     (folder / "mine.yaml").write_text(text)
     rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")
     said = "nlpkit: --set train.lr excludes suite.rates"

@@ -16,7 +16,7 @@ from nlpkit.recipe import load as load_recipe
 
 def load(text: str, folder: Path) -> suite.Suite:
     (folder / "mine.yaml").write_text(text)
-    return suite.load(str(folder / "mine.yaml"))
+    return suite.load(str(folder / "mine.yaml"))[0]
 
 
 def test_settings_of_a_task_stand_over_those_of_all(tmp_path):
