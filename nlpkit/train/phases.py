@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from nlpkit import registry
 from nlpkit.config import FrozenConfig
 from nlpkit.json_types import JsonObject
 
@@ -32,8 +33,6 @@ Phases = Sequence[Mapping[str, float]]  # `until` and `value`; the last may have
 class Phase(FrozenConfig, Generic[T]):
     """A value, and the share of the run until which it holds."""
 
-    model_config = ConfigDict(extra="allow")  # `_check` refuses them, with what is known
-
     until: float | None = Field(None, gt=0, le=1)
     value: T
 
@@ -49,6 +48,7 @@ def take_lists(given: JsonObject, fields: Mapping[str, FieldInfo]) -> JsonObject
     named = [name for name in TYPES if name in fields and isinstance(given.get(name), list)]
     types: dict[str, Any] = {}
     for name in named:
+        _check_keys(name, given[name])
         kind: Any = Annotated[(TYPES[name], *fields[name].metadata)]
         types[name] = (list[Phase[kind]], Field(min_length=1))
     lists = create_model("Lists", __base__=FrozenConfig, **types).model_validate(
@@ -67,13 +67,18 @@ def take_lists(given: JsonObject, fields: Mapping[str, FieldInfo]) -> JsonObject
     return given | {"phases": phases}
 
 
+def _check_keys(name: str, phases: Sequence[object]) -> None:
+    for number, phase in enumerate(phases):
+        for key in phase if isinstance(phase, dict) else ():
+            if key not in (known := Phase.model_fields):
+                near = registry.suggest(key, known) or f"; known: {', '.join(known)}"
+                raise _mistake((name, number, key), f"unknown setting{near}")
+
+
 def _check(name: str, phases: Sequence[Phase[Any]]) -> None:
     before = 0.0
     for number, phase in enumerate(phases):
         place: tuple[str | int, ...] = (name, number, "until")
-        if phase.model_extra:
-            where = (name, number, min(phase.model_extra))
-            raise _mistake(where, "unknown setting; known: until, value")
         if phase.until is None:
             if number < len(phases) - 1:
                 raise _mistake(place[:2], "only the last entry has no `until`")
