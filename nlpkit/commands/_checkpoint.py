@@ -1,10 +1,13 @@
 """What the verbs share that use a checkpoint: how it is opened, decoding, files to write."""
 
+import errno
+import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nlpkit.commands._options import Common
-from nlpkit.disk import user_path
+from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import FileError, UsageError
 
 if TYPE_CHECKING:
@@ -14,10 +17,15 @@ if TYPE_CHECKING:
 
 
 def check_folder(file: str | None) -> str | None:
-    """Return the path of a file to write; `FileError` at once if its folder is not there."""
+    """Return the path of a file to write; `FileError` at once if it cannot be written there."""
     path = None if file is None else user_path(file)
     if path is not None and not path.parent.is_dir():
         raise FileError(f"{path}: cannot be written: no directory {path.parent}")
+    if path is not None and (path.is_dir() or path.is_file() or not path.exists()):  # no device
+        with name_path_in_errors(path):
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            tempfile.TemporaryFile(dir=path.resolve().parent).close()
     return None if path is None else str(path)
 
 

@@ -634,6 +634,10 @@ def test_file_in_a_folder_that_is_not_there_is_refused_at_once(line, folder, cap
     assert cli.run(line.split()) == 4
     (said,) = capsys.readouterr().err.splitlines()
     assert said == f"nlpkit: {line.split()[-1]}: cannot be written: no directory none"
+    for place, why in ((".", "Is a directory"), ("/proc/p.jsonl", "")):  # nothing can be made there
+        assert cli.run([*line.split()[:-1], place]) == 4
+        (said,) = capsys.readouterr().err.splitlines()
+        assert said.startswith(f"nlpkit: {place}: cannot be written: {why}")
 
 
 @pytest.mark.parametrize(
