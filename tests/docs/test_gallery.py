@@ -1,6 +1,5 @@
 """docs/gallery is what `python docs/gallery.py` writes; it has every attention kind and recipe."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -12,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from nlpkit import recipe, registry
+from tests._scripts import load_script
 
 ROOT = Path(__file__).resolve().parents[2]
 GALLERY = ROOT / "docs" / "gallery"
@@ -28,13 +28,7 @@ def _run(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def bench() -> ModuleType:
-    """Return bench/gallery.py as a module."""
-    spec = importlib.util.spec_from_file_location("bench_gallery", ROOT / "bench/gallery.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("bench/gallery.py")
 
 
 def _read(folder: Path) -> dict[str, str]:

@@ -1,23 +1,19 @@
 """Tables that are made from bench/results are those of the files there."""
 
-import importlib.util
 import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests._scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def results() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("docs_results", ROOT / "docs/results.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/results.py")
 
 
 def test_tables_are_those_of_the_results(results: ModuleType) -> None:

@@ -1,6 +1,5 @@
 """Translated pages name their originals; the README in Chinese is as new as the English one."""
 
-import importlib.util
 import re
 import warnings
 from pathlib import Path
@@ -8,17 +7,14 @@ from types import ModuleType
 
 import pytest
 
+from tests._scripts import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def translations() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("translations", ROOT / "docs/translations.py")
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_script("docs/translations.py")
 
 
 def test_every_translated_page_names_an_original_that_is_there(translations: ModuleType) -> None:

@@ -1,0 +1,17 @@
+"""Scripts outside the package, such as docs/results.py, as modules."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+
+
+def load_script(path: str) -> ModuleType:
+    """Return the script at a path in the repository, run as a module."""
+    spec = importlib.util.spec_from_file_location(path.removesuffix(".py"), ROOT / path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
