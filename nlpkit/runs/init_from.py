@@ -127,7 +127,11 @@ def _set_adapters(
         begun = (hf_layout.read_adapters(newest) or {}).get("target_modules", ())
         form = part.module().FORMAT
         linear = lora.linear_names(form, part.module().Model, part.config)
-        targets = {n: layer for n, layer in linear.items() if lora.in_memory(form, layer) in begun}
+        targets = {
+            ours: theirs
+            for ours, theirs in linear.items()
+            if f".{lora.in_memory(form, theirs)}".endswith(tuple(f".{name}" for name in begun))
+        }
     part.targets = {
         ours: theirs
         for ours, theirs in targets.items()

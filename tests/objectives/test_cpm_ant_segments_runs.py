@@ -85,7 +85,7 @@ def test_segments_are_tuned_evaluated_and_written(run: Run, folder: Path) -> Non
         ("prompt: 3", "prompt: 4", "10:46: objective.segments.1.prompt: 4, but the model has 4 "
          "prompts"),
         ("问{question}", "{asked}", 'no "asked"; it has: passage, question, answer (FILE:10:14: '
-         "objective.segments.1.text)"),
+         "objective.segments.1.text: {asked})"),
         ("max_length: 64", "max_length: 6", "7:15: objective.max_length: 6 leaves no tokens"),
     ],
 )  # fmt: skip
