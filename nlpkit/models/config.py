@@ -199,7 +199,7 @@ class ModelConfig(FrozenConfig):
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
         """Return why the family cannot have this kind of attention, or None."""
         if not self.default_attention:
-            return "the family has no attention whose kind could be chosen"
+            return "the family has no attention to choose; remove the section attention"
         kind = choice.module
         missing = kind.required_fields(choice.config) - {*LAYOUT_FIELDS} - self.ATTENTION_FIELDS
         if missing:

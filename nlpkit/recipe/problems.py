@@ -105,6 +105,8 @@ def _explain(path: Path, found: list[ErrorDetails], document: Document, known: K
         what_is_wrong = _describe_value(wanted, found, value, place)
         if error["type"] == NAME_ALONE:
             what_is_wrong += f": {_suggest_key(path, error['ctx']['key'], value, place)}"
+        elif isinstance(value, list) and "layers" in known.get((*path, 0), {}):
+            what_is_wrong += ": write {layers: […]}"
         return Problem.at(place, path, what_is_wrong)
     # Of a union, the branch whose type the value has is the one meant.
     error = found[expected.index(None)]

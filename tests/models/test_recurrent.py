@@ -251,7 +251,7 @@ train: {steps: 6, tokens_per_step: 256, tokens_per_batch: 128, lr: 1.0e-2, warmu
         (
             "\ntrain:",
             "\nattention: {kind: causal}\ntrain:",
-            r"6:19: attention.kind: .*no attention",
+            r"6:19: attention.kind: .*no attention to choose; remove the section attention$",
         ),
         (
             "\ntrain:",

@@ -21,6 +21,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.models.layers.recurrent_config import RESET_OF_GRU, Cell, CellsConfig, Reset
 
@@ -83,6 +84,11 @@ class Config(CellsConfig):
     dropout: float = Field(
         0.2, ge=0, lt=1, description="on embeddings, between layers and on the last states"
     )
+
+    def refuses_attention(self, choice: AttentionChoice) -> str:
+        """See `ModelConfig`."""
+        how = "model.score and model.window set the attention to the source"
+        return f"{how}; remove the section attention"
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
