@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field
-from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
 
 from nlpkit.config import FrozenConfig, VocabSize
@@ -25,9 +25,10 @@ from nlpkit.json_types import JsonMapping
 from nlpkit.tokenizers.library import named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 from nlpkit.tokenizers.library.text_files import count_characters
-from nlpkit.tokenizers.library.training import count_words, repeat
+from nlpkit.tokenizers.library.training import count_words, cut_words, repeat
 
 _SPECIAL = ["<pad>", "</s>", "<unk>"]
+_LONGEST_WORD = 128  # in training; the library's sums overflow on very long ones
 # Of families that publish pieces: RoBERTa's names, or BERT's.
 _PUBLISHED = {
     "bos_token": ("<s>", "[CLS]"),
@@ -124,7 +125,8 @@ class Tokenizer(LibraryTokenizer):
         of script.
         """
         normalizer = normalizers.NFKC() if config.normalization == "nfkc" else None
-        learned = _reproducible(_learn(texts, normalizer, config), config.vocab_size)
+        found, note = _learn(texts, normalizer, config)
+        learned = _reproducible(found, config.vocab_size)
         library = Library(models.Unigram(learned, unk_id=2, byte_fallback=True))
         if normalizer is not None:
             library.normalizer = normalizer
@@ -141,7 +143,9 @@ class Tokenizer(LibraryTokenizer):
         library.post_processor = processors.TemplateProcessing(
             single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
         )
-        return cls(library.to_str())
+        made = cls(library.to_str())
+        made.training_note = note
+        return made
 
     def _characters(self, token: str) -> int:
         return count_in_piece(token)
@@ -149,17 +153,13 @@ class Tokenizer(LibraryTokenizer):
 
 def _learn(
     texts: Iterable[str], normalizer: normalizers.Normalizer | None, config: Config
-) -> list[tuple[str, float]]:
-    # As in SentencePiece, no piece has characters of two scripts. Strings are cut at 128
-    # characters, because the library's sums overflow on very long ones.
+) -> tuple[list[tuple[str, float]], str]:
+    """Return pieces with their scores, and what to say of words that were cut."""
+    # As in SentencePiece, no piece has characters of two scripts.
     splitter = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.UnicodeScripts(),
-            pre_tokenizers.Metaspace(prepend_scheme="first"),
-            pre_tokenizers.Split(Regex(r"(?m).{128}"), "isolated"),
-        ]
+        [pre_tokenizers.UnicodeScripts(), pre_tokenizers.Metaspace(prepend_scheme="first")]
     )
-    stretches = count_words(texts, normalizer, splitter)
+    stretches, note = cut_words(count_words(texts, normalizer, splitter), _LONGEST_WORD)
     kept = _choose_characters(stretches, config)
     spelled: Counter[str] = Counter()
     for stretch, count in stretches.items():
@@ -173,7 +173,7 @@ def _learn(
     )
     learner.train_from_iterator(repeat(spelled), trainer)
     found = json.loads(learner.to_str())["model"]["vocab"]
-    return [(piece, score) for piece, score in found if piece not in _SPECIAL]
+    return [(piece, score) for piece, score in found if piece not in _SPECIAL], note
 
 
 def _choose_characters(stretches: Counter[str], config: Config) -> set[str]:

@@ -25,7 +25,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.tokenizers.library import named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.text_files import count_characters
-from nlpkit.tokenizers.library.training import count_words, learn
+from nlpkit.tokenizers.library.training import count_longer, count_words, describe_cut, learn
 
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Longer words are one [UNK], as in BERT.
@@ -78,7 +78,10 @@ class Tokenizer(LibraryTokenizer):
         """
         normalizer = _normalizer(config.lowercase, config.strip_accents, config.split_chinese)
         words = count_words(texts, normalizer, pre_tokenizers.BertPreTokenizer())
-        return cls(_library(_learn(words, config), normalizer).to_str())
+        made = cls(_library(_learn(words, config), normalizer).to_str())
+        dropped = count_longer(words, _LONGEST_WORD)
+        made.training_note = describe_cut(dropped, _LONGEST_WORD, "left out")
+        return made
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

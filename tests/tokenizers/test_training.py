@@ -162,6 +162,24 @@ def test_train_long_words_are_cut_and_said(name):
     assert (cut.fingerprint(), whole.training_note) == (whole.fingerprint(), "")
 
 
+def test_train_unigram_long_words_are_cut_and_said():
+    long = "".join(random.Random(0).choices("acgt", k=300))
+    texts = made_up_texts()
+    cut = train("unigram", [*texts, f"北{long}", "北", "北"], 500)  # a script is a word
+    assert cut.training_note == "1 word of more than 128 characters cut"
+    parts = [f"北{part}" for part in (long[:128], long[128:256], long[256:])]
+    by_hand = train("unigram", [*texts, *parts], 500)
+    assert (cut.fingerprint(), by_hand.training_note) == (by_hand.fingerprint(), "")
+
+
+def test_train_wordpiece_long_words_are_left_out_and_said():
+    texts = made_up_texts()
+    with_long = train("wordpiece", [*texts, "a" * 101, "a" * 101, "b" * 100, "b" * 100], 500)
+    assert with_long.training_note == "2 words of more than 100 characters left out"
+    without = train("wordpiece", [*texts, "b" * 100, "b" * 100], 500)
+    assert (with_long.fingerprint(), without.training_note) == (without.fingerprint(), "")
+
+
 def test_train_bpe_ordinary_texts_are_not_cut():
     splitter = ByteLevel(add_prefix_space=False)
     longest = " " + "天" * (LONGEST_WORD - 1)  # with the space

@@ -31,13 +31,18 @@ def count_words(
     return words
 
 
-def cut_words(words: Counter[str]) -> tuple[Counter[str], str]:
+def cut_words(words: Counter[str], longest: int = LONGEST_WORD) -> tuple[Counter[str], str]:
     """Return the words, long ones in parts, and what to say of them."""
     parts: Counter[str] = Counter()
     for word, count in words.items():
-        for start in range(0, len(word), LONGEST_WORD):
-            parts[word[start : start + LONGEST_WORD]] += count
-    return parts, describe_cut(sum(n for word, n in words.items() if len(word) > LONGEST_WORD))
+        for start in range(0, len(word), longest):
+            parts[word[start : start + longest]] += count
+    return parts, describe_cut(count_longer(words, longest), longest)
+
+
+def count_longer(words: Counter[str], longest: int) -> int:
+    """Return how many of the words have more characters than `longest`."""
+    return sum(count for word, count in words.items() if len(word) > longest)
 
 
 def cut_texts(texts: Iterable[str], splitter: PreTokenizer, lengths: list[int]) -> Iterator[str]:
@@ -61,10 +66,10 @@ def _may_have_long_word(text: str) -> bool:
     return any(len(window.split(maxsplit=1)) < 2 for window in windows)
 
 
-def describe_cut(count: int) -> str:
+def describe_cut(count: int, longest: int = LONGEST_WORD, done: str = "cut") -> str:
     """Return what to say of `count` words that were cut, if there are any."""
     words = number_of(count, "words")
-    return f"{words} of more than {LONGEST_WORD:,} characters cut" if count else ""
+    return f"{words} of more than {longest:,} characters {done}" if count else ""
 
 
 def learn(model: Model, trainer: Trainer, words: Counter[str], characters: set[str]) -> Library:
