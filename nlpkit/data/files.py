@@ -174,7 +174,7 @@ def _find_inside(folder: Path, pattern: str, within: str) -> list[Named]:
     if within:
         return find(f"{glob.escape(str(folder))}/{within}", None)
     globs = filter(None, map(formats.inside, formats.readers()))
-    files = next((g for g in globs if next(glob.iglob(g, root_dir=folder), None)), "*")
+    files = next((g for g in globs if any(folder.glob(g))), f"*, or the directory as {pattern}/")
     raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/{files}")
 
 

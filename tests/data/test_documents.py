@@ -169,7 +169,7 @@ def test_resolve_no_match_names_pattern_and_folders(tmp_path, here):
 
 def test_resolve_directory_says_how_to_name_its_files(tmp_path, here):
     write(here / "texts/sub/a.txt", "a")
-    with pytest.raises(FileError, match=r"^texts: is a directory, not a file.*texts/\*$"):
+    with pytest.raises(FileError, match=r"^texts: is a directory.*: texts/\*, or .* texts/$"):
         resolve(Config(train="texts"), None, tmp_path)
     with pytest.raises(FileError, match=r"^no file matches 'texts/\*'; looked in"):
         resolve(Config(train="texts/*"), None, tmp_path)
