@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 from tokenizers import Tokenizer as Library
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.json_types import JsonMapping
