@@ -55,9 +55,11 @@ def check_changes(
 
     Raises:
         UsageError: settings that change the result differ and `allow_change` is False, or
-            settings of the tokenizer differ, which belongs to the model.
+            settings of the tokenizer differ, which belongs to the model; or it is no run yet, and
+            holds those of a grid.
         FileError: the run has lost its recipe and `allow_change` is False.
     """
+    _check_no_grid(directory)
     changed = list_changes(directory, resolved)
     if RECIPE in changed and not allow_change:
         raise FileError(
@@ -83,6 +85,21 @@ def check_changes(
             + _advise(directory, [*changed], allow_change is not None)
         )
     return [*changed]
+
+
+def _check_no_grid(directory: RunDirectory) -> None:
+    """Raise `UsageError` for a new run whose directory holds runs, which it would hide in reports.
+
+    Runs of seeds may lie in a run.
+    """
+    path = directory.path
+    if (path / RECIPE).exists() or files.list_checkpoints(path):
+        return
+    seeds = [run for _, run in run_directory.seed_runs(path)]
+    inside = [run for run in run_directory.runs_inside(path) if run not in seeds]
+    if inside:
+        name = inside[0].relative_to(path)
+        raise UsageError(f"{path} holds runs of a grid ({name}); give --out another directory")
 
 
 def _advise(directory: RunDirectory, changed: list[str], may_change: bool) -> str:

@@ -107,7 +107,7 @@ def train_in_directory(
     directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
         changed = []
-        if files.list_checkpoints(directory.path):
+        if [*directory.path.iterdir()][1:]:  # more than the lock
             from nlpkit.checkpoints import changes
 
             resolved = changes.as_begun(directory, resolved)

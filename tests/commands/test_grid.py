@@ -231,6 +231,16 @@ def test_finished_runs_are_not_run_again_and_values_can_be_added(made, recipe):
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
 
 
+@pytest.mark.parametrize("plan", [(), ("--dry-run",)])
+def test_plain_run_in_the_directory_of_a_grid_is_refused(made, recipe, plan):
+    out, _, _ = made
+    _, said = run("pretrain", recipe, "--out", out, *SMALL, *plan, code=2)
+    assert said == (
+        f"nlpkit: {out} holds runs of a grid (lr-0.01/seed-1); give --out another directory\n"
+    )
+    assert not (out / "recipe.yaml").exists()
+
+
 def test_pretrain_seeds_print_mean_and_deviation(made, recipe, capsys):
     out, _, _ = made
     sets = ("--set", "train.steps=4", "--set", "train.eval_every=4", "--set", "train.lr=0.01")
