@@ -81,6 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
         raise UsageError(f"no command {name}{near} (see nlpkit --help)")
     from nlpkit import verbs
 
+    os.getcwd()  # an error where it has been removed, as in git; there oneMKL ends the process
     return verbs.run(arguments)
 
 
@@ -142,8 +143,7 @@ def _system_error(error: OSError, shown: bool) -> int:
     if error.errno == errno.ENOMEM:
         return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, False)
     what = (error.strerror or str(error)).lower()
-    name = "stdout" if error.errno in _OF_STREAMS else None
-    name = name if error.filename is None else error.filename
+    name = error.filename or ("stdout" if error.errno in _OF_STREAMS else None)
     where = f"{name}: " if name is not None else ""
     if isinstance(error, FileNotFoundError) and not registry.working_directory():
         where, what = "", "the working directory has been removed; change to another one"

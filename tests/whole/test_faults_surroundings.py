@@ -185,7 +185,8 @@ def test_surroundings_number_of_a_process_that_is_none_is_named(
     )
 
 
-@pytest.mark.parametrize("words", [("pretrain", "gpt2"), ("report", "run")])
+# eval: torch cannot be imported there, and oneMKL would end the process.
+@pytest.mark.parametrize("words", [("pretrain", "gpt2"), ("report", "run"), ("eval", "/runs/x")])
 def test_surroundings_working_directory_that_is_gone_is_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
