@@ -80,8 +80,8 @@ class Settings(FrozenConfig):
             )
         if self.max_new_tokens is not None and self.min_new_tokens > self.max_new_tokens:
             raise ValueError(
-                f"min_new_tokens: {self.min_new_tokens} is more than max_new_tokens "
-                f"{self.max_new_tokens}"
+                f"min_new_tokens: {self.min_new_tokens} is more than "
+                f"--max-new-tokens {self.max_new_tokens}"
             )
         if "" in self.stop:
             raise ValueError("stop: an empty text is in every answer")

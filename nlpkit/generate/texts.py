@@ -189,7 +189,7 @@ def _choose_new_tokens(settings: Settings, objective: Generative) -> int:
     if not settings.min_new_tokens <= new <= limit:
         which = "max" if new > limit else "min"
         raise UsageError(
-            f"{which}_new_tokens: {max(new, settings.min_new_tokens)} is too many; {rule}"
+            f"--{which}-new-tokens: {max(new, settings.min_new_tokens)} is too many; {rule}"
             + (f", and {new} are to be added" if which == "min" else "")
         )
     return new

@@ -95,7 +95,7 @@ class Objective(WrittenTarget):
             raise ValueError("the source is empty")
         if free < 1:
             raise ValueError(
-                f"{new_tokens} new tokens leave no token for the source; lower max_new_tokens to "
+                f"{new_tokens} new tokens leave no token for the source; lower --max-new-tokens to "
                 f"{self.max_length - 3}"
             )
         source, cut = shorten(ids, free, "end")

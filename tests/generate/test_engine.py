@@ -657,10 +657,10 @@ def test_writer_puts_the_space_between_input_and_output(gpts) -> None:
 
 
 def test_writer_too_many_new_tokens_are_refused(ants) -> None:
-    with pytest.raises(UsageError, match=r"max_new_tokens: 58 is too many; the model takes 58"):
+    with pytest.raises(UsageError, match=r"--max-new-tokens: 58 is too many; the model takes 58"):
         _writer(ants, max_new_tokens=58)
     assert _writer(ants).max_new_tokens == 29
-    with pytest.raises(UsageError, match=r"min_new_tokens: 40 is too many.*29 are to be added"):
+    with pytest.raises(UsageError, match=r"--min-new-tokens: 40 is too many.*29 are to be added"):
         _writer(ants, min_new_tokens=40)
 
 
@@ -674,7 +674,10 @@ def test_writer_of_an_objective_that_writes_no_text_is_refused(ants) -> None:
     [
         ({"beam": 2, "top_k": 3}, "beam: excludes"),
         ({"nbest": 3, "beam": 2}, "nbest: 3 answers need a beam of at least 3"),
-        ({"max_new_tokens": 2, "min_new_tokens": 3}, "min_new_tokens: 3 is more than"),
+        (
+            {"max_new_tokens": 2, "min_new_tokens": 3},
+            "min_new_tokens: 3 is more than --max-new-tokens 2",
+        ),
         ({"stop": [""]}, "stop: an empty text"),
         ({"temperature": 0.0}, "greater than or equal to 0.0000000001"),
         ({"top_p": 1.5}, "less than or equal to 1"),

@@ -95,7 +95,7 @@ def test_prompt_is_the_begin_of_an_example() -> None:
 
 def test_new_tokens_that_leave_none_for_the_source_are_named() -> None:
     objective = _objective()
-    with pytest.raises(ValueError, match="leave no token for the source; lower max_new_tokens"):
+    with pytest.raises(ValueError, match="leave no token for the source; lower --max-new-tokens"):
         objective.continue_text([5, 6], objective.max_length - 2)
 
 
