@@ -172,8 +172,10 @@ def place(
     command line.
     """
     key, colon, what = problem.removeprefix("--set ").partition(": ")
-    paths = [(*entry, *undotted(key)), undotted(key)]
     of_file = colon and key not in {each.partition("=")[0].strip() for each in given}
+    if what.startswith(f"{key}."):  # the setting within the value that is wrong
+        key, _, what = what.partition(": ")
+    paths = [(*entry, *undotted(key)), undotted(key)]
     for path in [path for path in paths if path in document.places] or paths:
         if of_file and (path in document.places or path[:-1] in document.places):
             return document.locate(f"{dotted(path)}: {what}")

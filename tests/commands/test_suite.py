@@ -160,6 +160,9 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     ):
         (folder / "mine.yaml").write_text(text.replace(right, wrong))
         assert f"mine.yaml:{said}" in refused(code, "mine.yaml", *start)
+    (folder / "mine.yaml").write_text(f"{text}eval: {{metrics: [accuracyy]}}\n")
+    said = f"mine.yaml:{text.count(chr(10)) + 1}:18: eval.metrics.0: no 'accuracyy', did you mean "
+    assert refused(2, "mine.yaml", *start).startswith(said)
     (folder / "mine.yaml").write_text(text)
     rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")
     said = "nlpkit: --set train.lr excludes suite.rates"
