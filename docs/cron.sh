@@ -7,7 +7,7 @@
 # Exit code 0: done, or going on next time; else nlpkit's own, said on stderr, which cron mails.
 set -u
 if [ $# -lt 1 ]; then
-    echo "usage: cron.sh RECIPE [TIME] [OPTION...]" >&2
+    echo "Usage: cron.sh RECIPE [TIME] [OPTION...]" >&2
     exit 2
 fi
 recipe=$1

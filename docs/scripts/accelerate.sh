@@ -8,7 +8,7 @@ set -u
 case ${2:+$1} in
 [1-9]*) ;;
 *)
-    echo "usage: accelerate.sh PROCESSES RECIPE [OPTION...]" >&2
+    echo "Usage: accelerate.sh PROCESSES RECIPE [OPTION...]" >&2
     exit 2
     ;;
 esac

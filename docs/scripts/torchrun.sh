@@ -10,7 +10,7 @@ set -u
 case ${2:+$1} in
 auto | cpu | gpu | [1-9]*) ;;
 *)
-    echo "usage: torchrun.sh PROCESSES RECIPE [OPTION...]" >&2
+    echo "Usage: torchrun.sh PROCESSES RECIPE [OPTION...]" >&2
     exit 2
     ;;
 esac

@@ -99,7 +99,6 @@ def train_in_directory(
     resolved: "Resolved", common: Common, allow_change: bool, log: "Log", stop: "StopFlag"
 ) -> None:
     """Train the recipe, or resume its run; a finished run is only reported."""
-    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank
     from nlpkit.runs import columns
 

@@ -130,7 +130,7 @@ def _left_out(data: Data) -> dict[str, int]:
         "malformed rows": counts.bad,
         "empty texts": counts.empty,
         "rows that choices leave out": counts.left_out,
-        "documents held out": counts.held_out,
+        f"{data.train.NOUN} held out": counts.held_out,
         "unknown tokens": counts.unknown if data.objective.drop_unknown else 0,
         "unknown tokens of targets": counts.unlearned if unlearned is None else counts.unknown,
         "documents without known tokens": counts.tokenless,

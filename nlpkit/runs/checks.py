@@ -92,10 +92,9 @@ def check_training(resolved: Resolved, objective: Any) -> None:
     judged = ("pairs",) if resolved.recipe.eval.pairs else ()
     figures = ("loss", *metrics, *objective.scores, *judged)
     if settings.best_by not in figures:
-        raise UsageError(
-            f"train.best_by: objective {name} has no {settings.best_by} during training; it has "
-            f"{', '.join(figures)}"
-        )
+        what = f"train.best_by: objective {name} has no {settings.best_by} during training"
+        what += f"{registry.suggest(settings.best_by, figures)}; it has {', '.join(figures)}"
+        raise UsageError(resolved.document.locate(what))
     if not predicts:
         return
     from nlpkit.score import named

@@ -285,6 +285,7 @@ def test_score_help_of_a_metric_has_its_options_and_fits(folder, capsys, monkeyp
     monkeypatch.setenv("COLUMNS", columns)
     code, out, err = score(capsys, "mylab.equal --help")
     assert (code, err) == (0, "")
+    assert out.startswith("Usage: nlpkit score mylab.equal ")
     assert "Lines that are equal, in per cent.\n\nOf the tests." in out
     assert "--fold" in out
     assert "100 % without case" in " ".join(out.split())

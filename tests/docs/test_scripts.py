@@ -185,7 +185,7 @@ def test_scripts_without_a_recipe_say_how_they_are_called(
 ) -> None:
     for name in ("torchrun.sh", "accelerate.sh"):
         process = _start(tmp_path, name, *given)
-        assert process.communicate() == ("", f"usage: {name} PROCESSES RECIPE [OPTION...]\n")
+        assert process.communicate() == ("", f"Usage: {name} PROCESSES RECIPE [OPTION...]\n")
         assert process.returncode == 2
 
 

@@ -1,5 +1,6 @@
 """A recipe whose objective reads no text has no tokenizer: checked, built, trained, saved."""
 
+import re
 import struct
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from nlpkit.errors import RecipeError, UsageError
 from nlpkit.plan import format_batch, make
 from nlpkit.runs import build
 from nlpkit.runs.build import model_part
-from nlpkit.train.log import QUIET, Log
+from nlpkit.train.log import NORMAL, QUIET, Log
 from tests import _tiny
 
 OBJECTIVE = '''
@@ -157,8 +158,9 @@ def test_data_without_text_has_no_tokenizer(path: Path, tmp_path: Path) -> None:
     assert build.build_data(resolved, part, tmp_path / "run", Callbacks()).fingerprint != before
 
 
-def test_run_without_text_trains_and_saves_no_tokenizer(path: Path, tmp_path: Path) -> None:
-    place = _tiny.pretrain(path, tmp_path / "run")
+def test_run_without_text_trains_and_saves_no_tokenizer(path: Path, tmp_path: Path, capsys) -> None:
+    place = _tiny.pretrain(path, tmp_path / "run", verbosity=NORMAL)
+    assert re.search(r"left out: \d+ rows held out$", capsys.readouterr().err, re.MULTILINE)
     assert integrity.find_corruption(place) is None
     assert not (tmp_path / "run/tokenizer").exists()
     assert not any("token" in file.name for file in place.iterdir())

@@ -94,7 +94,7 @@ def test_cron_without_a_log_that_can_be_written_trains_nothing(tmp_path: Path) -
 def test_cron_without_a_recipe_says_how_it_is_used(tmp_path: Path) -> None:
     result = _cron(tmp_path, tmp_path / "fake")
     assert result.returncode == 2
-    assert result.stderr.startswith("usage: cron.sh RECIPE")
+    assert result.stderr.startswith("Usage: cron.sh RECIPE")
 
 
 @pytest.mark.slow
