@@ -104,11 +104,15 @@ class Runs:
         said = _runs.call(_estimate, *self._resolve(name), self.common.device, self.found, name)
         if isinstance(said, str):
             raise RecipeError([self.document.locate(said)])
-        steps = said["steps"]
-        if self.found.equal is not None and self.found.conditions[name].start is None:
-            steps = self.found.equal.count_steps(said)
-        if not steps:
-            raise RecipeError([self.document.locate(f"equal: a step of {name} has more")])
+        steps, equal = said["steps"], self.found.equal
+        if equal is not None and self.found.conditions[name].start is None:
+            steps = equal.count_steps(said)
+            key, has = "tokens", f"{said['tokens']:,} tokens"
+            if equal.flops:
+                key, has = "flops", f"{said['flops_per_step']:.3g} FLOPs"
+            if not steps:
+                what = f"equal.{key}: a step of {name} has more: {has}"
+                raise RecipeError([self.document.locate(what)])
         rest = said["evaluation_seconds"] + said["saving_seconds"]
         return said | {"steps": steps, "seconds": steps * said["seconds_per_step"] + rest}
 

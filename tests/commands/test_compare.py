@@ -124,6 +124,8 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "hidden_size?",
         ),
         ("better: wide", "better: wid", "expect.0: no condition wid, did you mean wild?"),
+        ("tokens: 1000", "tokens: 10", "mine.yaml:8:17: equal.tokens: a step of wide has more: 2"),
+        ("tokens: 1000", "flops: 10", "mine.yaml:8:16: equal.flops: a step of wide has more: "),
         ("better: wide", "better: xyz", "no condition xyz; known: wide, narrow, wild"),
         (
             "by: bits_per_character",
