@@ -77,6 +77,7 @@ class Corpus:
     """
 
     NOUN = "documents"
+    remark = ""  # on its figures
     cut: Mapping[str, int] = MappingProxyType({})  # only rows of tasks are cut
     words: np.ndarray | None = None  # (D,) of each document, where the run counts them
 

@@ -83,6 +83,7 @@ class TaskDataset:
     """
 
     NOUN = "rows"
+    remark = ""
 
     def __init__(
         self,
@@ -209,6 +210,8 @@ def build_items(
     weights = [entry.weight for entry in inputs]
     key: list[object] = [hashes, weights, part, config.valid_fraction, objective.columns]
     items = TaskDataset(sources, counts, cut, _hash_key(key, config, files))
+    if objective.predicts_text and not objective.tokenizer.keeps_text:
+        items.remark = "; bits/character are approximate: tokens have other spaces than the text"
     if not len(items):
         name = ", ".join(file.name for file in files)
         raise DataError(

@@ -132,6 +132,8 @@ class Evaluation:
         if self.corpus.cut:
             cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
+        if self.corpus.remark:
+            log.info(self.corpus.remark.removeprefix("; "))
         names = tuple(metrics or self.source.metrics or self.opened.objective.metrics)
         names = () if self.unlabelled else names
         with self._autocast(), follow(log) as show:

@@ -56,7 +56,7 @@ def announce_data(data: Data, reads_images: bool, log: Log) -> None:
     if data.valid is not None:
         entropy = data.held_out_entropy()
         known = "" if entropy is None else f", unigram entropy {entropy:.4f} nats"
-        log.info(f"held out: {_size(data.valid)}{known}")
+        log.info(f"held out: {_size(data.valid)}{known}{data.valid.remark}")
     for name, corpus in (("training", data.train), ("held-out", data.valid)):
         if corpus is not None and corpus.cut:
             cut = ", ".join(number_of(n, kind) for kind, n in corpus.cut.items())

@@ -126,15 +126,18 @@ def _evaluation(opened: Opened) -> held_out.Evaluation:
 
 
 def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
-    evaluation, log, said = _evaluation(opened), Log(QUIET), []
+    evaluation, log, said, noted = _evaluation(opened), Log(QUIET), [], []
     assert isinstance(evaluation.corpus, TaskDataset)
     evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
     monkeypatch.setattr(log, "warn", said.append)
+    monkeypatch.setattr(log, "info", noted.append)
     _, rows = evaluation.evaluate(("chrf",), Settings(), log, StopFlag(), 8)
     assert rows[0]["prediction"] == ""
     assert said == [
         "1 of 60 rows have no answer (the source is empty), which counts as an empty one"
     ]
+    approximate = "bits/character are approximate: tokens have other spaces than the text"
+    assert approximate in noted  # WordPiece's
 
 
 @pytest.mark.slow
