@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,13 +12,16 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
+from nlpkit.contracts.task import Task
 from nlpkit.errors import DivergedError, NlpkitError, RecipeError
 from nlpkit.json_types import JsonObject
+from nlpkit.recipe.fit import load_class
 from nlpkit.report import history
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
 from nlpkit.train.state import LOSS
 
 SHARE = 0.1  # of the training text or rows, held out in the search
+_GROUP = "data.valid_group"
 Train = Callable[[Sequence[Run]], dict[str, int]]  # returns the exit codes of those that failed
 
 
@@ -70,13 +73,23 @@ class Series:
         folder = f"lr-{self.rate:g}/" if self.by_rate and self.rate is not None else ""
         return [self.make(seed, f"{folder}seed-{seed}", sets) for seed in self.seeds]
 
-    def list_trials(self, rates: Iterable[float]) -> list[Run]:
+    def list_trials(self, rates: Sequence[float]) -> list[Run]:
         """Return the run of each rate: the first seed, scored on training text or rows."""
         sets = ["data.valid=[]", f"data.valid_fraction={SHARE}", "eval.pairs=null"]
+        sets += self._group_rows() if rates else []
         return [
             self.make(self.seeds[0], f"search/lr-{rate:g}", [*sets, f"train.lr={rate!r}"])
             for rate in rates
         ]
+
+    def _group_rows(self) -> list[str]:
+        """Return the setting that keeps rows with the same first text, as a premise, together."""
+        objective = self.make(None, "search").resolved.recipe.objective[0]
+        made = load_class(objective.name)
+        columns = made.named_columns(objective.config) if issubclass(made, Task) else ()
+        if not columns or any(each.startswith(f"{_GROUP}=") for each in self.changes):
+            return []
+        return [f"{_GROUP}={json.dumps(columns[0])}"]
 
     def is_ready(self, run: Run) -> bool:
         """Return whether the rate of a run is known, it has not diverged, and its base is there."""

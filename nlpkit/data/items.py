@@ -139,11 +139,16 @@ def read_rows(
             if isinstance(values, RowError):
                 _count_bad(values, file.name, line, config, counts)
                 continue
-            found += 1
-            if part != "all" and _is_held_out(values, config) != (part == "valid"):
+            found, row = found + 1, Row(values, file.name, line)
+            try:
+                is_other = part != "all" and _is_held_out(row, config) != (part == "valid")
+            except RowError as error:
+                _count_bad(error, file.name, line, config, counts)
+                continue
+            if is_other:
                 counts.held_out += 1
             else:
-                yield Row(values, file.name, line)
+                yield row
         if not found and config.on_error == "stop":
             raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
@@ -169,7 +174,8 @@ def _count_bad(error: RowError, file: str, line: int, config: Config, counts: Co
     counts.add_bad(Bad(file, line, error.what))
 
 
-def _is_held_out(values: JsonObject, config: Config) -> bool:
+def _is_held_out(row: Row, config: Config) -> bool:
+    values = row.values if config.valid_group is None else row.find(config.valid_group)
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=_plain)
     return is_held_out(text.encode("utf-8", "replace"), config.valid_fraction)
 
@@ -241,10 +247,11 @@ def build_items(
 
 
 def _hash_key(key: list[object], config: Config, files: Sequence[TextFile]) -> str:
-    """Return the hash of a key; one of an earlier version has neither `rows` nor `max_rows`."""
+    """Return the hash of a key; one of an earlier version has none of these settings."""
     key += [] if config.rows is None else [config.rows, config.history]
     limits = [file.max_rows for file in files]
     key += [{"max_rows": limits}] if any(limits) else []
+    key += [] if config.valid_group is None else [{"valid_group": config.valid_group}]
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 

@@ -45,16 +45,13 @@ def _as_keys(value: object) -> str | list[str]:
     keys = value if isinstance(value, list) else [value]
     found = [str(k) if isinstance(k, int) and not isinstance(k, bool) else k for k in keys]
     if not found or not all(isinstance(key, str) for key in found):
-        what = "Input should be a valid string, or a list of strings"
-        raise PydanticCustomError("string_type", what)
+        raise PydanticKnownError("string_type")
     if "" in found:
-        what = "String should have at least 1 character"
-        raise PydanticCustomError("string_too_short", what, {"min_length": 1})
+        raise PydanticKnownError("string_too_short", {"min_length": 1})
     if any(brace in str(key) for key in found for brace in "{}"):
         from nlpkit.data import template
 
-        problems = [template.problem(str(key)) for key in found]
-        if wrong := next(filter(None, problems), None):
+        if wrong := next(filter(None, map(template.problem, map(str, found))), None):
             raise ValueError(wrong)
     return [str(key) for key in found] if isinstance(value, list) else str(found[0])
 
@@ -114,6 +111,9 @@ class Config(FrozenConfig):
     valid: Sources = Field(default_factory=list, description="held-out files")
     valid_fraction: float = Field(
         0.0, ge=0, lt=1, description="share of documents held out, chosen by a hash of their text"
+    )
+    valid_group: Name | None = Field(
+        None, description="column of rows; those with the same value there are held out together"
     )
     format: Format = Field("auto", description="auto goes by the ending, before .gz")
     text_key: Annotated[

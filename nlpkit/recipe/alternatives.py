@@ -30,6 +30,9 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
     if recipe.eval.baseline and is_task:
         what = f"objective {name} is trained on rows, and n-grams need running text; "
         yield ("eval", "baseline"), what + "remove the setting"
+    if recipe.data.valid_group is not None and not is_task:
+        what = f"objective {name} is trained on documents, not on rows; remove the setting"
+        yield ("data", "valid_group"), what
     if recipe.eval.pairs:
         yield from _check_pairs(recipe)
     if any(section.lengths for section in recipe.objective):

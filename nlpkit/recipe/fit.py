@@ -24,8 +24,8 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    section, lengths = recipe.eval, any(each.lengths for each in recipe.objective)
-    if not found and (section.metrics or section.baseline or section.pairs or lengths):
+    section, rare = recipe.eval, [recipe.data.valid_group, *(o.lengths for o in recipe.objective)]
+    if not found and (section.metrics or section.baseline or section.pairs or any(rare)):
         from nlpkit.recipe.alternatives import check_rare
 
         found += check_rare(recipe)

@@ -60,7 +60,7 @@ class TrainingText:
                 for file in files
             ],
             "data": data.model_dump(mode="json", include=decide),
-            "part": [self.part, data.valid_fraction],
+            "part": [self.part, data.valid_fraction, *filter(None, [data.valid_group])],
         }
 
     def rows(self, columns: tuple[str, ...], counts: Counts) -> Iterator[Any]:

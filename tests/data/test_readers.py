@@ -226,6 +226,23 @@ def test_rows_with_arrays_are_held_out_by_their_content(tmp_path: Path) -> None:
     assert sorted(6 - line for line in again) == lines[1]
 
 
+def test_rows_of_a_group_are_held_out_together(tmp_path: Path) -> None:
+    file = tmp_path / "x.tsv"
+    rows = [f"p{n % 20}\th{n}" for n in range(200)]
+    file.write_text("\n".join(["premise\thypothesis", *rows]) + "\n")
+    names = ("premise", "hypothesis")
+    both = {"valid_fraction": 0.3, "valid_group": "premise"}
+    parts = [_rows([str(file)], names, part=part, **both) for part in ("train", "valid")]
+    groups = [{row.values["premise"] for row in part} for part in parts]
+    assert sum(map(len, parts)) == 200
+    assert all(groups)
+    assert not groups[0] & groups[1]
+    by_row = _rows([str(file)], names, part="valid", valid_fraction=0.3)
+    assert len({row.values["premise"] for row in by_row}) == 20
+    with pytest.raises(DataError, match=r"x.tsv:2: "):
+        _rows([str(file)], names, part="train", valid_fraction=0.3, valid_group="premises")
+
+
 @pytest.mark.real_data
 def test_idx_reads_mnist_as_it_is() -> None:
     folder = REAL_DATA / "images"

@@ -121,6 +121,21 @@ def search(monkeypatch, rates, figures, train, diverged=()):
 
 
 @pytest.mark.parametrize(
+    ("recipe", "changes", "group"),
+    [
+        ("gpt1_entail", [], "premise"),
+        ("gpt1_entail", ["data.valid_group=null"], None),
+        ("gpt1", [], None),  # documents
+    ],
+)
+def test_search_holds_out_rows_with_the_same_first_text_together(recipe, changes, group):
+    made = _series.Series("a", recipe, Path(), Common(), changes, str, [1])
+    data = [run.resolved.recipe.data for run in made.list_trials([1e-3, 2e-3])]
+    assert [each.valid_group for each in data] == [group] * 2
+    assert made.list_trials([]) == []
+
+
+@pytest.mark.parametrize(
     ("best", "tried", "chosen"),
     [
         (2e-3, [1e-3, 2e-3, 4e-3], 2e-3),  # not at an end
