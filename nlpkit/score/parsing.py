@@ -116,7 +116,8 @@ class _Formatter(argparse.HelpFormatter):
     def _format_usage(self, *given: Any) -> str:
         from nlpkit.help_page import fill_row
 
-        lines = super()._format_usage(*given[:3], "Usage: ").splitlines()
+        usage, actions, groups, _ = given
+        lines = super()._format_usage(usage, actions, groups, "Usage: ").splitlines()
         return "\n".join(fill_row(line, self._width) for line in lines) + "\n"
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
