@@ -252,7 +252,7 @@ def test_generate_stop_text_ends_before_it(command, inputs: Path) -> None:
         (("--beam", "0"), "--beam 0: must be at least 1"),
         (("--nbest", "2"), "--nbest: 2 answers need a beam of at least 2, or sampling"),
         (("--beam", "2", "--top-k", "3"), "--beam: excludes --temperature"),
-        (("--min-new-tokens", "7"), "--min-new-tokens: 7 is more than max_new_tokens 6"),
+        (("--min-new-tokens", "7"), "--min-new-tokens: 7 is more than --max-new-tokens 6"),
         (("--beam", "2000"), "beam: 2000 is too many"),
         (("--temperature", "1e-40"), "--temperature 1e-40: must be at least 1e-10"),
         (("--temperature", "1e39"), "--temperature 1e+39: must be at most 10000000000"),
