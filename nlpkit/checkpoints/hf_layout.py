@@ -137,11 +137,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_dtypes(place: Path, weights: Mapping[str, Tensor]) -> None:
-    """Raise `FileError` if a weight is not a floating-point number: a cast would truncate it."""
+    """Raise `FileError` if a weight is no floating-point number: a cast would truncate it.
+
+    Those of 8 bits are refused, too: they are to be multiplied by scales.
+    """
     for name, tensor in weights.items():
-        if not tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
             kind = str(tensor.dtype).removeprefix("torch.")
-            raise FileError(f"{place}: {name} is {kind}; weights are floating-point numbers")
+            raise FileError(
+                f"{place}: {name} is {kind}; weights are floating-point numbers of 16 bits or more"
+            )
 
 
 def check_tensors(

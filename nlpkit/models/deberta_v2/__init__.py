@@ -6,7 +6,7 @@ without torch.
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
@@ -65,6 +65,17 @@ class Config(DetectorConfig):
         description="what the generator's table learns from (He et al. 2021, sec. 3): gdes, its "
         "own loss alone; es, both losses",
     )
+
+    @model_validator(mode="after")
+    def _distances_fit(self) -> "Config":
+        """The buckets beyond the exact ones must end beyond them: transformers has no limit."""
+        exact = self.position_buckets // 2
+        if self.max_distance and exact and self.max_distance <= exact + 1 < self.max_positions:
+            raise ValueError(
+                f"max_distance: {self.max_distance} must be larger than {exact + 1}, half of "
+                "position_buckets and 1"
+            )
+        return self
 
     @property
     def has_delta(self) -> bool:

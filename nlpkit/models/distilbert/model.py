@@ -82,6 +82,7 @@ FORMAT = HfFormat(
     # The names of the first BERTs, which some have kept.
     old_ends=encoder_format.ENCODER.old_ends,
     ignored=("position_ids",),
+    fixed={"is_causal": False},
     sizes={
         "hidden_size": "dim",
         "num_layers": "n_layers",

@@ -124,6 +124,12 @@ FORMAT = replace(
         "replaced_score": "discriminator_predictions.dense_prediction",
     },
     optional=("discriminator_predictions",),  # ElectraForSequenceClassification has none
+    fixed={
+        **ENCODER.fixed,
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
     more_settings=_more_settings,
     read_config=_read_config,
     folders={GENERATOR: _OF_GENERATOR},

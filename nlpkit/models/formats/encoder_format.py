@@ -123,6 +123,7 @@ ENCODER = HfFormat(
     },
     fixed={
         "position_embedding_type": "absolute",
+        "is_causal": False,
         "is_decoder": False,
         "add_cross_attention": False,
     },

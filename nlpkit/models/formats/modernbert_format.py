@@ -32,8 +32,8 @@ def make_format(config: type[ModernBertConfig], architecture: str, head: str) ->
         if (named := settings.get("layer_types")) is not None:
             types = read_types("layer_types", named, _TYPES, layers)
         # There the window has both sides, without the token itself.
-        window = settings.get("local_attention", 128) // 2 + (not config.is_causal)
-        kinds = config.read_kinds(types, window)
+        window = settings.get("sliding_window") or settings.get("local_attention", 128) // 2
+        kinds = config.read_kinds(types, window + (not config.is_causal))
         thetas = {ours: _read_theta(settings, ours, kind) for ours, kind in _THETAS.items()}
         return sizes | thetas | {"attention": kinds}
 
@@ -63,6 +63,7 @@ def make_format(config: type[ModernBertConfig], architecture: str, head: str) ->
         fixed={
             **dict.fromkeys(("attention_bias", "mlp_bias", "norm_bias", "classifier_bias"), False),
             "decoder_bias": True,
+            "is_causal": config.is_causal,
             "classifier_activation": "gelu",
             "norm_eps": 1e-5,
             "rope_scaling": None,

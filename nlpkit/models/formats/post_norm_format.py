@@ -109,7 +109,7 @@ POST_NORM = HfFormat(
         "tie": "tie_word_embeddings",
     },
     defaults={"tie_word_embeddings": True},
-    fixed={"normalize_before": False, "add_final_layer_norm": False},
+    fixed={"is_causal": None, "normalize_before": False, "add_final_layer_norm": False},
     more_settings=more_settings,
     read_config=read_settings,
     join=join,

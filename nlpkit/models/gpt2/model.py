@@ -71,6 +71,7 @@ FORMAT = HfFormat(
     sizes=SIZES,
     # (`reorder_and_upcast_attn` changes the precision, not the model.)
     fixed={
+        "is_causal": True,
         "scale_attn_weights": True,
         "scale_attn_by_inverse_layer_idx": False,
         "add_cross_attention": False,

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
+from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.gpt_neo import Config
 from nlpkit.models.layers.alternating_config import read_types, shorten
 from nlpkit.models.layers.gpt import PreNormDecoder, check_activation
@@ -70,14 +71,16 @@ def _more_settings(config: Config) -> Values:
 
 def _read_config(settings: Settings, sizes: Values) -> Values:
     check_activation(settings, "GPT-Neo")
-    if "attention_types" not in settings:  # another kind of attention, which nlpkit.json names
-        return sizes
-    given = settings["attention_types"]
+    given = settings.get("attention_types", [])
     try:
         names = [each for period, times in given for _ in range(times) for each in period]
     except (TypeError, ValueError):
         raise ValueError(f"attention_types is {given!r}, not [[[TYPE, …], TIMES], …]") from None
-    types = read_types("attention_types", names, _TYPES, sizes["num_layers"])
+    layers = sizes["num_layers"]
+    if not names:  # as with another kind of attention, which nlpkit.json names
+        names = settings.get("attention_layers") or [_TYPES[n % 2] for n in range(layers)]
+    types = read_types("attention_types", names, _TYPES, layers)
+    check_fixed({"attention_layers": names}, settings)
     window = settings.get("window_size", Config.default_window)
     return sizes | {"attention": Config.read_kinds(types, window)}
 

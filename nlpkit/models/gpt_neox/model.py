@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
+from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.gpt_neox import Config
 from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
-from nlpkit.models.layers.rotary_config import read_rope, write_rope
+from nlpkit.models.layers.rotary_config import find_rope, read_rope, write_rope
 from nlpkit.models.layers.rotary_decoder import DEFAULTS, SIZES, RotaryDecoder
 
 LORA_TARGETS = ("query_key_value",)  # queries, keys and values are one layer
@@ -91,9 +92,10 @@ def _more_settings(config: Config) -> Values:
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:
+    width = sizes["hidden_size"] // sizes["num_heads"]
+    check_fixed({"head_dim": width}, {"head_dim": settings.get("head_dim") or width})
     theta = settings.get("rotary_emb_base", 10000.0)
-    new = settings.get("rope_parameters") or {}  # of transformers 5
-    share = new.get("partial_rotary_factor") or settings.get("rotary_pct") or 0.25
+    share = find_rope(settings).get("partial_rotary_factor") or settings.get("rotary_pct") or 0.25
     same = {"gelu_fast": "gelu_new"}  # GPT-NeoX-20B's, another way to compute it
     return sizes | {
         "rope": read_rope({**settings, "rope_theta": theta}),
@@ -124,7 +126,7 @@ FORMAT = HfFormat(
         "parallel": "use_parallel_residual",
     },
     defaults={**DEFAULTS, "use_parallel_residual": True},
-    fixed={"attention_bias": True, "hidden_dropout": 0.0},
+    fixed={"is_causal": True, "attention_bias": True, "hidden_dropout": 0.0},
     bos_and_eos=True,
     more_settings=_more_settings,
     read_config=_read_settings,

@@ -121,6 +121,11 @@ class TaskHead:
         return {f"{PREFIX}{name}": tuple(tensor.shape) for name, tensor in state.items()}
 
 
+# Ends of the names of transformers' classes with a task's layer.
+_CLASSES = (
+    "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
+    "ForMultipleChoice",
+)  # fmt: skip
 # The layer of a family that has no model for a kind of task in transformers.
 _OWN = TaskHead("", "score", bias=False)
 
@@ -143,9 +148,14 @@ def kind_of(module: FamilyModel, head: TaskHead | None) -> str:
 def find_head(
     module: FamilyModel, architectures: Iterable[str], tensors: Mapping[str, Tensor]
 ) -> TaskHead | None:
-    """Return the head of a checkpoint, or None: by its class, else by the name of its layer."""
+    """Return the head of a checkpoint, or None: by its class, else by the name of its layer.
+
+    The layer of a class that the family lacks is not taken for that of another one.
+    """
     heads = [head for head in module.TASK_HEADS.values() if head.names[HEAD] in tensors]
     named = [head for head in heads if head.is_of(architectures)]
+    if not named and any(name.endswith(_CLASSES) for name in architectures):
+        return None
     own = [_OWN] if _OWN.names[HEAD] in tensors else []
     return next(iter([*named, *own, *heads]), None)
 

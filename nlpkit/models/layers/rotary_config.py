@@ -90,13 +90,18 @@ def write_rope(rope: Rope) -> JsonObject:
     return {"rope_theta": rope.theta, "rope_scaling": kind | scaling if scaling else None}
 
 
+def find_rope(settings: JsonMapping) -> JsonMapping:
+    """Return the entry of config.json on rotary positions: of two, transformers reads the old."""
+    return settings.get("rope_scaling") or settings.get("rope_parameters") or {}
+
+
 def read_rope(settings: JsonMapping) -> JsonObject:
     """Return the arguments of `Rope` from config.json, as any version of transformers writes it.
 
     Raises:
         ValueError: the kind of positions is none of ours.
     """
-    given = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
+    given = find_rope(settings)
     if any(isinstance(value, dict) for value in given.values()):
         raise ValueError("rope_parameters has one entry for each type of layer; here it is for all")
     kind = given.get("rope_type", given.get("type", "default"))

@@ -18,7 +18,7 @@ from nlpkit.models.layers.gated import GatedFeedForward
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
 from nlpkit.models.layers.rotary import HeadNorm
-from nlpkit.models.layers.rotary_config import read_rope, write_rope
+from nlpkit.models.layers.rotary_config import find_rope, read_rope, write_rope
 from nlpkit.models.layers.rotary_decoder import DEFAULTS, SIZES, RotaryDecoder
 from nlpkit.models.llama import HAVE, Config
 
@@ -108,7 +108,7 @@ def _more_settings(config: Config) -> Values:
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:
-    check_fixed({"partial_rotary_factor": 1.0}, settings.get("rope_parameters") or {})
+    check_fixed({"partial_rotary_factor": 1.0}, find_rope(settings))
     variant = settings["model_type"].removeprefix("nlpkit-")  # of a model that is only ours
     if sizes["head_dim"] is None and variant == "qwen3":
         sizes["head_dim"] = 128  # transformers' default
@@ -170,7 +170,7 @@ FORMAT = HfFormat(
         "attention_bias": False,
         "mlp_bias": False,
     },
-    fixed={"hidden_act": "silu", "partial_rotary_factor": 1.0},
+    fixed={"is_causal": True, "hidden_act": "silu", "partial_rotary_factor": 1.0},
     bos_and_eos=True,
     more_settings=_more_settings,
     read_config=_read_settings,

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Layout
+from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
 from nlpkit.models.layers.packs import Dropout, dropout
@@ -156,6 +157,8 @@ def _read_settings(settings: Settings, sizes: Values) -> Values:
         raise ValueError(
             f"feed_forward_proj is {kind!r}; this family has NAME or gated-NAME of {known}"
         )
+    # transformers reads these first, if they are there.
+    check_fixed({"dense_act_fn": activation, "is_gated_act": gate == "gated"}, settings)
     notes = settings.get("nlpkit", {})
     depth = settings["num_layers"]
     tie = settings.get("scale_decoder_outputs", settings.get("tie_word_embeddings", True))
@@ -239,6 +242,7 @@ FORMAT = HfFormat(
         "relative_attention_max_distance": 128,
         "initializer_factor": 1.0,
     },
+    fixed={"is_causal": None, "is_encoder_decoder": True},
     more_settings=_more_settings,
     read_config=_read_settings,
     split=_split,

@@ -206,6 +206,7 @@ FORMAT = HfFormat(
         "initializer_range": 0.02,
         "pooler_act": "tanh",
     },
+    fixed={"is_causal": False},
     # Since transformers 5; on disk it keeps the names of `names`.
     in_memory={
         "encoder.layer.": "layers.",
