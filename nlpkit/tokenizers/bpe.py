@@ -36,6 +36,7 @@ _ROBERTA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_
 _SPECIAL = (*_ROBERTA.values(), "<mask>")
 # The files of vocabulary and merges, of transformers and of OpenAI.
 _FILES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
+_OTHERS = ("qwen2", "qwen3", "gptneox")  # they cut texts into other words first
 
 
 class Config(FrozenConfig):
@@ -136,23 +137,26 @@ def _ends_otherwise(settings: JsonMapping) -> bool:
     return named_tokens.NAMES in settings or (published and end not in (None, _END))
 
 
-def _byte_level(model: models.BPE) -> Library:
+def _byte_level(model: models.BPE, add_prefix: bool = False) -> Library:
     """Return a tokenizer with GPT-2's way of cutting a text into words, and these into bytes."""
     library = Library(model)
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix)
     library.decoder = decoders.ByteLevel()
     library.post_processor = processors.ByteLevel(trim_offsets=False)
     return library
 
 
 def _load_files(vocab: Path, merges: Path, settings: JsonMapping) -> str:
+    if (family := pieces.name_family(vocab.parent, settings)) in _OTHERS:
+        raise FileError(f"{vocab}: {family} cuts words in another way; {pieces.REMEDY}")
     ids = merge_files.read_vocabulary(vocab)
     if missing := sorted(byte for symbol, byte in _BYTE_OF.items() if symbol not in ids):
         raise FileError(f"{vocab}: no token for the byte 0x{missing[0]:02X}: not byte-level")
     roberta = {*_SPECIAL} <= ids.keys()
     if not roberta and _END not in ids:
         raise FileError(f"{vocab}: no {_END}: not GPT-2's; nor RoBERTa's {', '.join(_SPECIAL)}")
-    library = _byte_level(models.BPE(vocab=ids, merges=merge_files.read_merges(merges, ids)))
+    model = models.BPE(vocab=ids, merges=merge_files.read_merges(merges, ids))
+    library = _byte_level(model, bool(settings.get("add_prefix_space")))
     special = _SPECIAL if roberta else (_END, _PAD)
     library.add_special_tokens([token for token in special if token in ids])
     named_tokens.add_tokens(library, settings, vocab)

@@ -9,6 +9,7 @@ A directory of transformers without `tokenizer.json` is read from its `vocab.txt
 normalized stands in its `tokenizer_config.json`.
 """
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
-from nlpkit.json_types import JsonObject
+from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.tokenizers.library import named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.text_files import count_characters
@@ -33,6 +34,7 @@ _LONGEST_WORD = 100
 _VOCABULARY = "vocab.txt"
 # They have such a file, too, and cut words by dictionaries or merges first.
 _OTHERS = ("BertJapaneseTokenizer", "RoFormerTokenizer", "BertweetTokenizer")
+_CLASSES = ("Bert", "DistilBert", "Electra")  # of transformers, by the beginnings of their names
 # What `tokenizer_config.json` may say of the normalization, and transformers' defaults.
 _NORMALIZATION = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
 
@@ -96,6 +98,7 @@ class Tokenizer(LibraryTokenizer):
             file /= _VOCABULARY
         if file.suffix != ".txt":
             made = super().load(path)
+            _check_agreement(made._library.normalizer, settings, file)
             made.chat_template = named_tokens.find_template(settings)
             return made
         text, file = text_files.read(file, _VOCABULARY)
@@ -111,6 +114,22 @@ class Tokenizer(LibraryTokenizer):
 
     def _characters(self, token: str) -> int:
         return len(token.removeprefix("##")) if len(token) > 2 else len(token)
+
+
+def _check_agreement(
+    normalizer: normalizers.Normalizer | None, settings: JsonMapping, file: Path
+) -> None:
+    """Raise `FileError` if the settings, which BERT's classes read first, differ from the file."""
+    named = str(settings.get("tokenizer_class")).startswith(_CLASSES)
+    if not named or not isinstance(normalizer, normalizers.BertNormalizer):
+        return
+    found = (normalizer.lowercase, normalizer.strip_accents, normalizer.handle_chinese_chars)
+    for name, value in zip(_NORMALIZATION, found, strict=True):
+        if settings.get(name, value) != value:
+            raise FileError(
+                f"{file}: {name} is {json.dumps(value)} in tokenizer.json and "
+                f"{json.dumps(settings[name])} in tokenizer_config.json; make them agree"
+            )
 
 
 def _normalizer(

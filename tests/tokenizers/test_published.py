@@ -36,6 +36,7 @@ TRAINED: dict[str, dict[str, Any]] = {
         "allow_whitespace_only_pieces": True,
     },
     "words": {"model_type": "word"},
+    "suffix": {"treat_whitespace_as_suffix": True},
     "symbols": {"model_type": "bpe", "user_defined_symbols": ["<x>"]},
 }
 # The model, its file's name, the class, and on how many strings transformers is SentencePiece's
@@ -128,6 +129,18 @@ def test_what_albert_and_xlnet_do_before_is_transformers_own(
     assert [tokens.token(i) for i in tokens.encode("a(b")] == ["▁a", "(", "b"]
 
 
+def test_text_of_llama_may_begin_without_a_space_as_in_transformers(
+    model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_prefix_space": False}
+    path = _directory(tmp_path / "x", model("llama"), "tokenizer.model", settings)
+    _, tokenizer = tokenizer_files.load(path)
+    theirs = transformers.LlamaTokenizer.from_pretrained(path)
+    for text in strings():
+        if "<" not in text:
+            assert tokenizer.encode(text) == theirs(text, add_special_tokens=False).input_ids, text
+
+
 @pytest.mark.slow
 def test_saved_pieces_open_again_everywhere(model: Callable[[str], Path], tmp_path: Path) -> None:
     for layout, (name, file, made, _) in LAYOUTS.items():
@@ -152,8 +165,11 @@ def test_saved_pieces_open_again_everywhere(model: Callable[[str], Path], tmp_pa
         assert tokenizer.decode(ids) == text
 
 
+@pytest.mark.parametrize("add_prefix", [False, True])
 @pytest.mark.parametrize("kind", ["vocab.txt", "gpt2", "roberta", "tokenizer.json"])
-def test_other_files_have_the_ids_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_other_files_have_the_ids_of_transformers(
+    kind: str, add_prefix: bool, tmp_path: Path
+) -> None:
     made: Any
     if kind == "vocab.txt":
         made = wordpiece.Tokenizer.train(_texts(), wordpiece.Config(vocab_size=600))
@@ -172,8 +188,9 @@ def test_other_files_have_the_ids_of_transformers(kind: str, tmp_path: Path) -> 
         (tmp_path / "vocab.json").write_text(json.dumps({t: i for i, t in enumerate(tokens)}))
         merges = "".join(f"{left} {right}\n" for left, right in content["merges"])
         (tmp_path / "merges.txt").write_text(f"#version: 0.2\n{merges}", "utf-8")
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            (tmp_path / name).unlink()
+        (tmp_path / "tokenizer.json").unlink()
+        settings = {"add_prefix_space": True} if add_prefix else {}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
         name = {"gpt2": "GPT2Tokenizer", "roberta": "RobertaTokenizer"}[kind]
         theirs = getattr(transformers, name).from_pretrained(tmp_path)
     _, tokenizer = tokenizer_files.load(tmp_path)
@@ -218,6 +235,11 @@ def test_added_tokens_have_the_ids_of_transformers(tmp_path: Path) -> None:
 def test_what_is_not_read_is_said(model: Callable[[str], Path], tmp_path: Path) -> None:
     cases = {
         "words": ({}, "its pieces are words or characters; unigram and bpe are read"),
+        "suffix": ({}, r"its pieces end with the space \(treat_whitespace_as_suffix\)"),
+        "deberta": (
+            {"tokenizer_class": "DebertaV2Tokenizer", "do_lower_case": True},
+            "do_lower_case is true, which is not read; nlpkit reads a tokenizer.json",
+        ),
         "symbols": ({}, "'<x>' is a symbol of its users, which only unigram may have"),
         "t5": ({"tokenizer_class": "MBartTokenizer"}, "mbart numbers pieces in a way of its own; "),
         "roberta": ({"eos_token": "</end>"}, "has no token '</end>', which is the eos_token"),
@@ -233,6 +255,36 @@ def test_what_is_not_read_is_said(model: Callable[[str], Path], tmp_path: Path) 
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertJapaneseTokenizer"}')
     with pytest.raises(FileError, match="BertJapaneseTokenizer cuts words in another way; nlpkit"):
         tokenizer_files.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [{"tokenizer_class": "Qwen2Tokenizer"}, {"tokenizer_class": "GPTNeoXTokenizerFast"}]
+)
+def test_merges_of_a_family_that_cuts_words_otherwise_are_refused(
+    content: dict, tmp_path: Path
+) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(content))
+    with pytest.raises(FileError, match=r"(qwen2|gptneox) cuts words in another way; nlpkit reads"):
+        tokenizer_files.load(tmp_path)
+
+
+def test_settings_of_bert_that_its_tokenizer_json_does_not_have_are_refused(tmp_path: Path) -> None:
+    # transformers' class normalizes as the settings say; PreTrainedTokenizerFast, as the file does.
+    made = wordpiece.Tokenizer.train(_texts(), wordpiece.Config(vocab_size=300))
+    made.save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    said = "do_lower_case is true in tokenizer.json and false in tokenizer_config.json; make them"
+    for named in ("BertTokenizer", "DistilBertTokenizerFast", "ElectraTokenizer"):
+        file.write_text(json.dumps({"tokenizer_class": named, "do_lower_case": False}))
+        with pytest.raises(FileError, match=said):
+            tokenizer_files.load(tmp_path)
+    for named, value in (("BertTokenizer", True), ("PreTrainedTokenizerFast", False)):
+        file.write_text(json.dumps({"tokenizer_class": named, "do_lower_case": value}))
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        _, tokenizer = tokenizer_files.load(tmp_path)
+        assert tokenizer.encode("The CAT") == theirs("The CAT", add_special_tokens=False).input_ids
 
 
 def test_damaged_model_is_refused(model: Callable[[str], Path], tmp_path: Path) -> None:

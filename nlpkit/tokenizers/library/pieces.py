@@ -38,7 +38,7 @@ def load(file: Path, settings: JsonMapping) -> Library:
     Raises:
         FileError: the model cannot be read, or belongs to a family whose ids are unknown here.
     """
-    family = _name_family(file.parent, settings)
+    family = name_family(file.parent, settings)
     if family in UNREAD:
         raise FileError(f"{file}: {family} numbers pieces in a way of its own; {REMEDY}")
     model = sentencepiece.read(file)
@@ -51,7 +51,7 @@ def load(file: Path, settings: JsonMapping) -> Library:
     return library
 
 
-def _name_family(folder: Path, settings: JsonMapping) -> str:
+def name_family(folder: Path, settings: JsonMapping) -> str:
     """Return the family, in lower-case letters and digits, or "" if no file names one."""
     named = settings.get("tokenizer_class")
     if not isinstance(named, str) or named.startswith("PreTrained"):
@@ -84,7 +84,14 @@ def _as_t5(model: Model, settings: JsonMapping) -> None:
             model.pieces[place] = Piece(piece.text[1:], type=CONTROL)
 
 
+def _as_llama(model: Model, settings: JsonMapping) -> None:
+    model.add_prefix = bool(settings.get("add_prefix_space", model.add_prefix))
+
+
 def _as_deberta(model: Model, settings: JsonMapping) -> None:
+    for name in ("do_lower_case", "split_by_punct"):
+        if settings.get(name):
+            raise FileError(f"tokenizer_config.json: {name} is true, which is not read; {REMEDY}")
     if not any(piece.text == "[MASK]" for piece in model.pieces):
         model.pieces.append(Piece("[MASK]", type=CONTROL))
 
@@ -115,6 +122,7 @@ _CHANGES: Mapping[str, Callable[[Model, JsonMapping], None]] = {
     "camembert": _as_camembert,
     "t5": _as_t5,
     "mt5": _as_t5,
+    "llama": _as_llama,
     "debertav2": _as_deberta,
     "albert": _without_commas,
     "xlnet": _without_commas,

@@ -39,6 +39,7 @@ class Model:
     charsmap: bytes = b""  # of the normalization
     add_prefix: bool = True
     collapse_spaces: bool = True
+    space_ends: bool = False  # whether a space belongs to the word before it
 
     def number(self, kind: int) -> int | None:
         """Return the id of the first piece of a type."""
@@ -55,6 +56,8 @@ def read(file: Path) -> Model:
         raise FileError(f"{file}: not a model of SentencePiece, or damaged") from error
     if model.algorithm not in (UNIGRAM, BPE):
         raise FileError(f"{file}: its pieces are words or characters; unigram and bpe are read")
+    if model.space_ends:
+        raise FileError(f"{file}: its pieces end with the space (treat_whitespace_as_suffix)")
     if model.number(UNKNOWN) is None:
         raise FileError(f"{file}: not a model of SentencePiece: no piece is the unknown one")
     if model.algorithm == BPE and (number := model.number(USER_DEFINED)) is not None:
@@ -74,6 +77,7 @@ def _parse(data: bytes) -> Model:
         elif number == 2:
             trainer = dict(_fields(_bytes(value)))
             model.algorithm = int(trainer.get(3, UNIGRAM))
+            model.space_ends = bool(trainer.get(24, False))
             model.byte_fallback = bool(trainer.get(35, False))
         elif number == 3:
             rules = dict(_fields(_bytes(value)))
