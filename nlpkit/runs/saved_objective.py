@@ -26,6 +26,7 @@ from nlpkit.objectives.several.combined import combine
 from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe.fit import missing_needs
 from nlpkit.recipe.problems import in_words
+from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.source_and_target import check_sources
 
 # The task of a published model, by the kind of its output layer.
@@ -116,6 +117,7 @@ def _bind(
     module = registry.load("objectives", name)
     if is_default:
         settings = _shorten(module.Config, model_config) | _read_classes(module.Config, directory)
+        settings |= _begin_texts(module.Config, tokenizer)
     else:
         settings = _add_earlier(module.Config, settings)
     if loaded.lacks_output and "lm_weight" in module.Config.model_fields:
@@ -153,6 +155,15 @@ def _shorten(config: type[FrozenConfig], model_config: ModelConfig) -> JsonObjec
     if field is None or field.default <= limit:
         return {}
     return {"max_length": int(limit)}
+
+
+def _begin_texts(config: type[FrozenConfig], tokenizer: Tokenizer | None) -> JsonObject:
+    """Return `contiguous: false` if each text begins with a token, such as LLaMA's `<s>`, else {}.
+
+    Without it, such a model writes other texts, and gives them other probabilities.
+    """
+    begins = isinstance(tokenizer, LibraryTokenizer) and tokenizer.begins_texts
+    return {"contiguous": False} if begins and "contiguous" in config.model_fields else {}
 
 
 def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:

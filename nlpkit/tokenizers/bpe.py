@@ -75,6 +75,7 @@ class Tokenizer(LibraryTokenizer):
         names = made._named(settings, file) if otherwise else {}
         made._use(names, named_tokens.find_kept(folder, made._library))
         made.chat_template = named_tokens.find_template(settings)
+        made._begins = file.suffix == ".model" and settings.get("add_bos_token") is True
         return made
 
     def _named(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:

@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer as Library
+from tokenizers import processors
+from transformers import AutoTokenizer
 
-from nlpkit import cli
+from nlpkit import api, cli
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives import clm
+from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests._layouts import DECODERS, FIRST, LAYOUTS, assert_same_logits, publish, theirs
 
@@ -80,6 +84,41 @@ def test_fault_of_a_directory_has_a_line_that_names_it(
     change, said = FAULTS[fault]
     key = _changed(tmp_path / "in", published(name), change)
     _assert_said(tmp_path / "in", said.replace("NAME", key), 0 if fault == "extra" else 4, capsys)
+
+
+def _beginning(path: Path, source: Path) -> Path:
+    """Copy a directory, with a tokenizer that puts `<s>` in front of texts, as LLaMA's does."""
+    shutil.copytree(source, path)
+    file, names = path / "tokenizer.json", {"bos_token": "<s>", "eos_token": "</s>"}
+    text = file.read_text("utf-8").replace("<|endoftext|>", "</s>").replace("<pad>", "<s>")
+    library = Library.from_str(text)
+    library.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", library.token_to_id("<s>"))]
+    )
+    library.save(str(file))
+    settings = {**names, "tokenizer_class": "PreTrainedTokenizerFast"}
+    (path / "tokenizer_config.json").write_text(json.dumps(settings))
+    return path
+
+
+def test_texts_of_a_published_llama_begin_as_in_transformers(published, tmp_path: Path) -> None:
+    path = _beginning(tmp_path / "in", published("llama"))
+    tokenizer, other = AutoTokenizer.from_pretrained(path), theirs(path, "llama")
+    text = "the cat sat on"
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    assert ids[0, 0] == tokenizer.bos_token_id
+    opened = api.open_checkpoint(path, device="cpu")
+    (written,) = api.generate(opened, [text], Settings(max_new_tokens=8))
+    new = other.generate(ids, max_new_tokens=8, do_sample=False, suppress_tokens=[1])
+    assert written.outputs[0].text == tokenizer.decode(new[0, ids.shape[1] :])
+    likelihood = Likelihood(opened)
+    (ours,) = likelihood.compute_log_probs(likelihood.encode([text]))
+    with torch.no_grad():
+        expected = other(ids).logits[0].log_softmax(-1)[:-1].gather(1, ids[0, 1:, None])
+    torch.testing.assert_close(torch.tensor(ours).float(), expected[:, 0], atol=1e-4, rtol=1e-4)
+    assert cli.run(["convert", str(path), str(tmp_path / "out")]) == 0
+    converted = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert converted(text)["input_ids"] == ids[0].tolist()
 
 
 SPIRAL = {"rope_type": "spiral", "rope_theta": 1e4}

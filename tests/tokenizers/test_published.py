@@ -13,6 +13,7 @@ from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import bpe, wordpiece
 from nlpkit.tokenizers.library import sentencepiece as ours
+from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from tests._nasty import strings
 
 ROOT = Path(__file__).parents[2]
@@ -295,3 +296,16 @@ def test_damaged_model_is_refused(model: Callable[[str], Path], tmp_path: Path) 
         file.write_bytes(content)
         with pytest.raises(FileError, match="not a model of SentencePiece"):
             ours.read(file)
+
+
+@pytest.mark.parametrize("adds", [True, False, None])
+def test_begin_token_in_front_of_texts_is_that_of_transformers(
+    adds: bool | None, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    settings = {"tokenizer_class": "LlamaTokenizer", "add_bos_token": adds}
+    path = _directory(tmp_path / "x", model("llama"), "tokenizer.model", settings)
+    _, tokenizer = tokenizer_files.load(path)
+    theirs = transformers.LlamaTokenizer.from_pretrained(path)
+    assert isinstance(tokenizer, LibraryTokenizer)
+    assert tokenizer.begins_texts == (theirs("a").input_ids[0] == theirs.bos_token_id)
+    assert tokenizer.extended(["<x>"]).begins_texts == tokenizer.begins_texts

@@ -65,6 +65,7 @@ class LibraryTokenizer(ABC):
     cls: ClassVar[str | None] = None
     sep: ClassVar[str | None] = None
     chat_template: str | None = None  # what transformers makes of a conversation; kept in files
+    _begins = False  # `begins_texts`, where only `add_bos_token` says it
 
     def __init__(self, text: str, source: str = "tokenizer.json"):
         """Take the content of a `tokenizer.json`; `source` names it in a `FileError`."""
@@ -189,6 +190,11 @@ class LibraryTokenizer(ABC):
         """The tokens of roles that the vocabulary has, such as `bos_token`, for templates."""
         return {n: t for n, t in self._tokens.items() if t is not None and self._id(t) is not None}
 
+    @property
+    def begins_texts(self) -> bool:
+        """Whether transformers puts the begin token in front of each text."""
+        return self._begins or self._library.encode("a").ids[:1] == [self.bos_id]
+
     def _encode_texts(
         self, encode: Callable[..., list[Encoding]], texts: Iterable[str]
     ) -> list[Encoding]:
@@ -233,7 +239,7 @@ class LibraryTokenizer(ABC):
                 break
         made = type(self)(library.to_str())
         made._use(self._names, kept)
-        made.chat_template = self.chat_template
+        made.chat_template, made._begins = self.chat_template, self._begins
         return made
 
     def decode(self, ids: Iterable[int]) -> str:
