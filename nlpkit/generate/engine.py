@@ -8,6 +8,7 @@ U requests with W rows of the cache each (W beams, or 1), R = U * W, C width, V 
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,7 +204,7 @@ class _Engine:
             request.score += score
             ended = token in self.rules.eos_token_ids
             request.ids += [token]
-            stopped = ended or self._stops(request.ids)
+            stopped = ended or self._stops(request.prompt, request.ids)
             if stopped or len(request.ids) == len(request.prompt.predicted_from):
                 kept = request.ids[:-1] if ended else request.ids
                 request.answers = [Answer(tuple(kept), request.score, stopped)]
@@ -227,7 +228,9 @@ class _Engine:
             ]
             parents.append(
                 request.beam.step(
-                    candidates, lambda token: token in self.rules.eos_token_ids, self._stops
+                    candidates,
+                    lambda token: token in self.rules.eos_token_ids,
+                    partial(self._stops, request.prompt),
                 )
             )
             if request.beam.done:
@@ -253,5 +256,6 @@ class _Engine:
                 logits[rows, torch.tensor(rules.eos_token_ids)] = -torch.inf
         return logits
 
-    def _stops(self, ids: Sequence[int]) -> bool:
-        return self.rules.stops is not None and self.rules.stops(ids)
+    def _stops(self, prompt: Prompt, ids: Sequence[int]) -> bool:
+        # Blanks with a number of tokens are all filled.
+        return prompt.open and self.rules.stops is not None and self.rules.stops(ids)

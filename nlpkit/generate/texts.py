@@ -155,15 +155,20 @@ class Writer:
             fills = iter(answer.ids)
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
-                text += self.tokenizer.decode(islice(fills, blank)) + part
+                fill = self.tokenizer.decode(islice(fills, blank))
+                text += (self._cut(fill) if job.prompt.open else fill) + part
         else:
             if isinstance(self.objective, DecodesOutput):
                 text = self.objective.decode_output(answer.ids)
             else:
                 text = self._decode_after(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
-            ends = [text.find(stop) for stop in self.settings.stop if stop in text]
-            text = text[: min(ends, default=None)]
+            text = self._cut(text)
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
+
+    def _cut(self, text: str) -> str:
+        """Return the text before the first stop text."""
+        ends = [text.find(stop) for stop in self.settings.stop if stop in text]
+        return text[: min(ends, default=None)]
 
     def _decode_after(self, before: list[int], ids: list[int]) -> str:
         """Return the text of `ids` after the tokens `before`, also its leading space."""

@@ -632,6 +632,17 @@ def test_writer_ends_before_a_stop_text(gpts) -> None:
     assert cut.outputs[0].tokens == text.index(stop) + 2
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_writer_fills_all_blanks_whatever_the_stop_texts_are(ants, beam: int) -> None:
+    text = "ab<blank:2>cd<blank:3>"
+    (plain,) = _writer(ants, beam=beam).write([text])
+    whole = plain.outputs[0].text
+    # In the first blank, and across both.
+    stops = [whole[2], whole[3] + whole[6]]
+    (stopped,) = _writer(ants, beam=beam, stop=stops).write([text])
+    assert stopped.outputs == plain.outputs
+
+
 def test_writer_says_why_an_input_has_no_answer(gpts) -> None:
     model, _, _ = gpts
     tokenizer = _Tokenizer()

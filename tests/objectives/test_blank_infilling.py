@@ -308,3 +308,12 @@ def test_recipes_that_do_not_fit_are_told_what_does() -> None:
         recipe.load("gpt2", ["objective={name: blank_infilling, max_length: 64}"])
     assert str(error.value).endswith("set attention: {kind: prefix}")
     recipe.load("gpt2", ["objective={name: blank_infilling}", "attention.kind=prefix"])
+
+
+def test_a_single_blank_ends_before_a_stop_text() -> None:
+    objective, texts = _objective(), ["the lazy<blank:6> dog"]
+    (plain,) = Writer(_model(), TOKENIZER, objective, Settings()).write(texts)
+    fill = plain.outputs[0].text.removeprefix("the lazy").removesuffix(" dog")
+    assert len(fill) > 4
+    (cut,) = Writer(_model(), TOKENIZER, objective, Settings(stop=[fill[2:4]])).write(texts)
+    assert cut.outputs[0].text == f"the lazy{fill[: fill.index(fill[2:4])]} dog"
