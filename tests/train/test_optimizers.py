@@ -402,3 +402,10 @@ def test_settings_of_adamw_have_no_effect_with_those_that_do_not_use_them() -> N
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(ValueError, match="nesterov: needs a momentum above 0"):
         _settings({"name": "sgd", "momentum": 0.0, "nesterov": True})
+
+
+def test_threshold_that_torchs_adafactor_refuses_is_refused_with_the_recipe() -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 1"):
+        _settings({"name": "adafactor", "clip_threshold": 0.5})
+    with pytest.raises(ValueError, match="d should be >= 1"):  # what torch says
+        torch.optim.Adafactor(nn.Linear(2, 2).parameters(), d=0.5)

@@ -35,7 +35,7 @@ class Config(FrozenConfig):
     )
     eps2: float = Field(1e-3, gt=0, description="smallest size of a parameter, for its steps")
     clip_threshold: float = Field(
-        1.0, gt=0, description="largest root mean square of an update; torch's d"
+        1.0, ge=1, description="largest root mean square of an update; torch's d"
     )
 
 
