@@ -10,6 +10,8 @@ import torch
 import transformers
 from peft import PeftModel
 
+from nlpkit import recipe
+from nlpkit.errors import RecipeError
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.log import NORMAL
@@ -237,3 +239,38 @@ def test_loss_of_several_terms_is_not_compared_with_an_entropy(
     several = family == "bert"  # nsp and mlm
     assert ("(weighted sum of nsp, mlm)" in said) == several
     assert ("nats/token" in said) != several
+
+
+def _with_one_type(folder: Path, objective: str) -> Path:
+    sizes = f"{SIZES}, type_vocab_size: 1"
+    text = RECIPE.replace("FAMILY", "bert").replace("SIZES", sizes)
+    text = text.replace("TOKENIZER", "wordpiece, vocab_size: 120")
+    return _tiny.write(folder, text=text.replace("OBJECTIVE", objective) + TRAIN, documents=60)
+
+
+def test_one_token_type_tells_no_pairs_of_texts_apart(tmp_path: Path) -> None:
+    path = _with_one_type(tmp_path, "{name: nsp, max_length: 48}")
+    with pytest.raises(RecipeError) as error:
+        recipe.load(str(path))
+    assert str(error.value) == (
+        f"{path}:5:19: objective.name: nsp needs pairs (a sequence may consist of two texts, which "
+        "token types distinguish), which family bert with type_vocab_size 1 does not have; with "
+        "type_vocab_size 2 it does"
+    )
+
+
+def test_task_of_two_texts_learns_from_their_delimiter_with_one_token_type(tmp_path: Path) -> None:
+    start = _tiny.pretrain(_with_one_type(tmp_path, MLM), tmp_path / "start")
+    for part in ("train", "valid"):
+        rows = [
+            {"premise": row["text"], "hypothesis": row["text"][:2], "label": row["label"]}
+            for row in rows_of("classes", 20, len(part))
+        ]
+        write_rows(tmp_path / f"{part}.jsonl", rows)
+    text = TASK.replace("START", str(start)).replace("NAME", "entailment")
+    path = tmp_path / "task.yaml"
+    path.write_text(text.replace("FOLDER", str(tmp_path)) + TRAIN, encoding="utf-8")
+    tuned = _tiny.pretrain(path, tmp_path / "tuned")
+    assert _opened(tuned).objective.inputs == ("input_ids",)
+    given = transformers.AutoTokenizer.from_pretrained(tuned)("天地", "人", return_tensors="pt")
+    assert "token_type_ids" not in given

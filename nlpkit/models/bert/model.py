@@ -39,7 +39,7 @@ class Model(EncoderModel):
         self,
         lengths: Sequence[int],
         input_ids: Tensor,
-        token_type_ids: Tensor,
+        token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         first: Tensor | None = None,
         last: Tensor | None = None,

@@ -25,7 +25,7 @@ VOCABULARY = (
 class Config(DetectorConfig):
     """Sizes of a DeBERTa and of its generator; the vocabulary's comes from the tokenizer."""
 
-    CAN: ClassVar[tuple[str, ...]] = ()
+    CAN: ClassVar[tuple[str, ...]] = ("pairs",)  # if it has token types
     padded_vocabulary: ClassVar[bool] = True  # v3 has 128,100 rows for 128,001 tokens
     switch: ClassVar[str] = "generator_layers"
     capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_layers")
@@ -87,16 +87,6 @@ class Config(DetectorConfig):
         return self.model_copy(
             update={"num_layers": self.num_generator_layers, "generator_layers": None}
         )
-
-    @property
-    def inputs(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The inputs that `forward` requires."""
-        return ("input_ids", "token_type_ids") if self.type_vocab_size > 1 else ("input_ids",)
-
-    @property
-    def capabilities(self) -> frozenset[str]:
-        """See `DetectorConfig`; token types tell two texts apart."""
-        return super().capabilities | ({"pairs"} if self.type_vocab_size > 1 else set())
 
     @property
     def default_attention(self) -> tuple[AttentionChoice, ...]:

@@ -27,7 +27,7 @@ class Config(DetectorConfig):
 
     CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages")
     switch: ClassVar[str] = "generator_size"
-    capability_settings: ClassVar[tuple[str, ...]] = ("generator_size",)
+    capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_size")
 
     embedding_size: Size | None = Field(
         None,

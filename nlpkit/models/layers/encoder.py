@@ -249,12 +249,12 @@ class TypedEncoder(EncoderModel):
         self,
         lengths: Sequence[int],
         input_ids: Tensor,
-        token_type_ids: Tensor,
+        token_type_ids: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
-        `token_type_ids` (N,) int64 say which text of its sequence a token is in.
+        `token_type_ids` (N,) int64 say which text of its sequence a token is in; None: all are 0.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.

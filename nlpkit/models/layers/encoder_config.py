@@ -56,11 +56,22 @@ class PostNormConfig(ModelConfig):
 class EncoderConfig(PostNormConfig):
     """Sizes of a post-norm encoder with token types."""
 
-    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages", "scores_pairs")
+    capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size",)
 
     intermediate_size: Size = Field(3072, description="width inside the feed-forward layers")
     type_vocab_size: Size = Field(2, description="token types: texts of a sequence")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:  # type: ignore[override]
+        """The inputs that `forward` requires."""
+        return ("input_ids", "token_type_ids") if self.type_vocab_size > 1 else ("input_ids",)
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `ModelConfig`; a single token type tells no texts apart."""
+        found = super().capabilities
+        return found if self.type_vocab_size > 1 else found - {"pairs", "languages"}
 
 
 class DetectorConfig(EncoderConfig):

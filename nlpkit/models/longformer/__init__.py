@@ -23,9 +23,16 @@ class Config(RobertaConfig):
     """Sizes of a Longformer; the vocabulary's comes from the tokenizer."""
 
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = TEXT_FIELDS
+    # A single type, too: the types tell attention which tokens are global.
+    inputs: ClassVar[tuple[str, ...]] = ("input_ids", "token_type_ids")
     CAN: ClassVar[tuple[str, ...]] = ("pairs",)
 
     max_positions: Size = Field(4096, description="learned positions: the longest sequence")
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """See `EncoderConfig`; with a single type, too."""
+        return super().capabilities | {"pairs"}
 
     @property
     def default_attention(self) -> tuple[AttentionChoice, ...]:
