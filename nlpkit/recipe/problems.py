@@ -87,6 +87,10 @@ def _find_path(error: ErrorDetails, data: object) -> Path:
 
 def _explain(path: Path, found: list[ErrorDetails], document: Document, known: Known) -> Problem:
     error = found[0]
+    if path[:2] == ("model", "attention"):  # a field of the family, not a setting
+        path = path[:2]
+        what = "unknown setting; attention is a section beside model: attention: {kind: …}"
+        return Problem.at(document.place(path), path, what, key=True)
     place = document.place(path)
     if error["type"] == "extra_forbidden":
         names = list(known.get(path[:-1], {}))
