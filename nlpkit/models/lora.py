@@ -81,9 +81,10 @@ def find_targets(config: Config, module: FamilyModel, model_config: FrozenConfig
     for target in [targets] if isinstance(targets, str) else targets:
         hits = linear if target == ALL else _match_names(names, target)
         if not hits:
+            what = "linear layer" if target == ALL else f"layer {target!r}"
+            every = f"; {ALL}: every linear layer" if linear else ""
             raise UsageError(
-                f"lora.targets: no layer {target!r} in this model; it has {_list_names(names)}; "
-                f"{ALL}: every linear layer"
+                f"lora.targets: no {what} in this model; it has {_list_names(names)}{every}"
             )
         layers |= hits
     return layers

@@ -14,7 +14,7 @@ from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification, 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing, peft_layout
 from nlpkit.errors import FileError, NlpkitError, UsageError
-from nlpkit.models import lora
+from nlpkit.models import families, gru, lora
 from nlpkit.models.adapter_config import Config
 from nlpkit.models.lora import in_memory, linear_names, table_layer
 from nlpkit.runs.convert import Options, convert
@@ -386,6 +386,16 @@ def test_lora_unknown_target_is_refused_with_those_there_are(family: str, known:
     assert str(caught.value) == (
         f"lora.targets: no layer 'nosuch' in this model; it has {known}; "
         "all-linear: every linear layer"
+    )
+
+
+def test_all_linear_layers_of_a_model_that_has_none_are_refused() -> None:
+    with pytest.raises(UsageError) as error:
+        lora.find_targets(
+            Config(targets="all-linear"), families.load_model("gru"), gru.Config(hidden_size=8)
+        )
+    assert str(error.value) == (
+        "lora.targets: no linear layer in this model; it has token_embedding"
     )
 
 
