@@ -99,7 +99,7 @@ def check_objectives(
             what = f"{name} {lacking[0]}, and family {family} {lacking[1]}{suggest(made, config)}"
             yield (*at, "name"), what
         elif made.reads_summary and config.summary_first and config.can("causal"):
-            (default,) = {choice.kind for choice in config.default_attention}
+            default = config.default_attention[0].kind
             what = f"{name} reads the state of the first token, which sees no other token with "
             what += f"attention {config.attention[0].kind}; set attention: {{kind: {default}}}"
             yield (*at, "name"), what

@@ -64,7 +64,7 @@ def test_backend_of_the_command_line_is_refused_by_its_option(tmp_path: Path) ->
     )
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "xlm"])
+@pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "xlm", "modernbert"])
 def test_class_of_a_first_token_that_sees_nothing_else_is_refused(
     tmp_path: Path, family: str
 ) -> None:
