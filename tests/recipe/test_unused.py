@@ -93,6 +93,16 @@ def resolve(text: str, *overrides: str) -> Resolved:
             ("model.window_size=10", "eval.length_penalty=1.0", "eval.length_penalty_form=power"),
             [],
         ),
+        (
+            CLM.replace("gpt", "bert")
+            .replace("clm", "mlm")
+            .replace("aft, window", "relative, memory"),
+            ("train.schedule=linear", "eval.beam=1"),
+            [
+                "r.yaml:8:37: attention.memory: has no effect outside of family xlnet, which has "
+                "model.memory"
+            ],
+        ),
         # From the command line, in a list.
         (
             CLM,

@@ -44,6 +44,10 @@ class Config(FrozenConfig):
     )
     memory: int = Field(0, ge=0, description="positions before its part that a token sees")
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`; XLNet's own kind is not in the recipe's section attention."""
+        return {"memory": "outside of family xlnet, which has model.memory"}
+
 
 def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the learned tensors of a layer, in transformers' shapes."""

@@ -21,6 +21,7 @@ class Config(ModelConfig):
     """Sizes of an XLNet; the vocabulary's comes from the tokenizer."""
 
     CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages", "two_streams")  # no head for pairs
+    capability_settings: ClassVar[tuple[str, ...]] = ("memory",)
     rate_share: ClassVar[float] = POST_NORM_RATE
     # Nothing before the texts; after the last one <sep> and <cls> (Yang et al. 2019, sec. 2.4).
     task_tokens: ClassVar[tuple[str, str, str]] = ("", "<sep>", "<sep>")
@@ -74,4 +75,9 @@ class Config(ModelConfig):
         """Return why the family cannot have this kind of attention, or None."""
         if choice.kind != "relative":
             return "only attention relative tells the positions of this family's tokens"
+        for name in ("max_distance", "memory"):  # the kind that is named takes the place of ours
+            own, named = getattr(self, name), getattr(choice.config, name)
+            if own and own != named:
+                other = f"attention.{name} {named or 'null'}"
+                return f"model.{name} is {own}, and {other}; remove the section attention"
         return super().refuses_attention(choice)
