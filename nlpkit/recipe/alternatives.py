@@ -232,7 +232,9 @@ def _other_settings(objective: type[Objective], config: ModelConfig) -> Iterator
 
 
 def suggest(objective: type[Objective], config: ModelConfig) -> str:
-    """Return a remark that names the families that the objective trains, or a kind of attention."""
+    """Return a remark that names a setting, families that the objective trains, or a kind."""
+    for setting, value in _other_settings(objective, config):
+        return f"; set model.{setting}: {json.dumps(value)}"
     if families := families_for(objective):
         return f"; it trains: {', '.join(families)}"
     fitting = fitting_kinds(config, [objective])

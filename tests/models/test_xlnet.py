@@ -8,8 +8,9 @@ import pytest
 import torch
 import transformers
 
+from nlpkit import recipe
 from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.errors import FileError
+from nlpkit.errors import FileError, RecipeError
 from nlpkit.models.xlnet import Config
 from nlpkit.models.xlnet.model import Model
 from tests._families import oracle
@@ -208,3 +209,14 @@ def test_memory_of_parts_equals_memories_of_transformers(tmp_path: Path) -> None
     total.backward()
     loss.backward()
     oracle.assert_gradients_equal("xlnet", loaded, with_memory, theirs)
+
+
+def test_memory_beside_a_task_which_reads_no_parts_is_refused_with_a_remedy() -> None:
+    text = "name: x\nmodel: {family: xlnet, memory: 8}\nobjective: {name: entailment}\n"
+    text += "tokenizer: {kind: bpe}\ndata: {train: a.csv}\ntrain: {steps: 1, schedule: constant}\n"
+    with pytest.raises(RecipeError) as error:
+        recipe.parse(text.encode(), "r.yaml", Path("."))
+    assert error.value.problems == [
+        "r.yaml:3:19: objective.name: entailment does not give part_start, and family xlnet reads "
+        "them; set model.memory: 0"
+    ]
