@@ -33,6 +33,7 @@ class Letters:
     """A tokenizer of single characters."""
 
     vocab_size, bos_id, eos_id, unk_id, pad_id = VOCAB, BOS, EOS, 1, 0
+    keeps_text = True
 
     def encode(self, text: str) -> list[int]:
         return [WORDS.get(character, 1) for character in text]
