@@ -64,6 +64,13 @@ def test_squad_f1_is_of_words_in_common() -> None:
     assert _f1("the", "a") == 0
 
 
+def test_squad_f1_no_answer_ignores_a_reference_without_a_word_if_there_are_others() -> None:
+    # evaluate-v2.0.py drops the answers that are empty after normalisation.
+    assert _f1("", "the", "cat", no_answer=True) == 0
+    assert _f1("cat", "the", "cat", no_answer=True) == 1
+    assert _f1("", "the", "a", no_answer=True) == 1
+
+
 def test_squad_f1_several_references_takes_the_best_by_line() -> None:
     found = squad_f1.score(["x y", "z"], [["x", "z"], ["x y", "w"], ["", ""]])
     assert found.score == 1

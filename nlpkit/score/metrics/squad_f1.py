@@ -66,8 +66,10 @@ def _values(
             ours = normalized(hypothesis).split()
             pairs = [(ours, normalized(answer).split()) for answer in answers]
         f1 = partial(_f1, in_a_row=normalize == "cmrc")
-        # SQuAD 2.0: where either side has no word, the two must be equal.
-        yield max(1.0 if no_answer and not a and not b else f1(a, b) for a, b in pairs)
+        # SQuAD 2.0: where either side has no word, the two must be equal; an answer without a word
+        # counts only if all of them have none.
+        unanswered = no_answer and not ours and not any(theirs for _, theirs in pairs)
+        yield 1.0 if unanswered else max(f1(a, b) for a, b in pairs)
 
 
 def _f1(ours: list[str], theirs: list[str], in_a_row: bool) -> float:
