@@ -1,5 +1,6 @@
 """Confidence intervals and paired tests against sacrebleu 2.6.0 and against exact arithmetic."""
 
+import itertools
 import random
 import tracemalloc
 
@@ -126,9 +127,20 @@ def test_bootstrap_of_large_counts_is_exact_where_float32_is_not() -> None:
 def test_paired_tests_of_a_system_against_itself_find_nothing() -> None:
     hypotheses, reference = systems(8, lines=30)
     rows = list(bleu.statistics(hypotheses[0], [reference]))
-    # No difference exceeds none: only the one that is added counts.
     for test in (paired_bootstrap, paired_approximate_randomization):
-        assert test([rows, rows], bleu.from_sums, samples=99)[1].p_value == 1 / 100
+        assert test([rows, rows], bleu.from_sums, samples=99)[1].p_value == 1
+
+
+def test_randomization_has_the_p_value_of_all_exchanges() -> None:
+    # Eight lines, right (1) or wrong (0): many exchanges have just the real difference.
+    first, other = np.array([[1, 1, 1, 1, 0, 1, 1, 0], [0, 0, 1, 1, 1, 0, 1, 0]])
+    signs = np.array(list(itertools.product((1, -1), repeat=8)))
+    exact = float(np.mean(abs(signs @ (first - other)) >= abs((first - other).sum())))
+    for unit in (1, 0.1):  # sums of tenths are rounded
+        rows = [[(x * unit,) for x in system.tolist()] for system in (first, other)]
+        found = paired_approximate_randomization(rows, lambda sums: sums[0] / 8, samples=20_000)
+        assert found[1].p_value == pytest.approx(exact, abs=0.02)
+    assert exact == 0.625
 
 
 @pytest.mark.slow
