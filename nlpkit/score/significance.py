@@ -191,7 +191,7 @@ def _compute_interval(scores: Sequence[float]) -> tuple[float, float]:
 
 
 def _compute_p(statistic: "np.ndarray", real: float) -> float:
-    # One is added so that a true null hypothesis is not rejected too often (Phipson and Smyth 2010).
+    # One is added, or a true null hypothesis is rejected too often (Phipson and Smyth 2010).
     # Equal differences, common with few lines, differ in rounding where rows are floats.
     least = real * (1 - 1e-12)
     return (int((statistic >= least).sum()) + 1) / (len(statistic) + 1)
