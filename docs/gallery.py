@@ -165,7 +165,7 @@ def _list_missing(names: list[str]) -> str:
     for name in names:
         takes = re.search(r"^# takes: (.*)", _text(name), re.MULTILINE)
         rows.append(f"| {_about(name)} | {takes[1] if takes else ''} | {_paper(name)} |")
-    return "\n".join(rows) if names else "None."
+    return "\n".join(rows)
 
 
 def _machines(results: dict[str, dict[str, Any]]) -> str:
@@ -185,6 +185,7 @@ def write_recipes(results: dict[str, dict[str, Any]]) -> dict[str, str]:
     """Return the page of recipes and its pictures, by their paths in docs/gallery."""
     names = [name for name in recipe.packaged() if "/" not in name]
     missing = [name for name in names if name not in results]
+    untried = [name for name in missing if not _needs_own_text(name)]
     made = {
         f"recipes/{name}.svg": curves.draw(name, result["steps"], result["train"],
                                            result["held_out"])
@@ -203,11 +204,10 @@ def write_recipes(results: dict[str, dict[str, Any]]) -> dict[str, str]:
         "\n".join([*head, *(_row(name, results[name]) for name in names if name in results)]),
         "Machine, precision, date and commit of nlpkit:",
         _machines(results),
-        "## Not run yet",
-        _list_missing([name for name in missing if not _needs_own_text(name)]),
+        *(["## Not run yet", _list_missing(untried)] if untried else []),
         "## With text of your own",
         "These are not run here: they need text that does not come with nlpkit.",
-        _list_missing([name for name in missing if _needs_own_text(name)]),
+        _list_missing([name for name in missing if name not in untried]),
     ]
     return {"recipes.md": "\n\n".join(text) + "\n", **made}
 

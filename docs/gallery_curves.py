@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-WIDTH, HEIGHT, LEFT, BELOW = 260, 96, 34, 16  # pixels; LEFT and BELOW are for the numbers
+WIDTH, HEIGHT, LEFT, BELOW = 260, 96, 42, 16  # pixels; LEFT and BELOW are for the numbers
 # Read on white and on black alike.
 TRAIN, HELD_OUT, TEXT = "#8a94a0", "#e08a2e", "#7d8794"
 
