@@ -65,12 +65,13 @@ class Tokenizer(LibraryTokenizer):
         folder = place if place.is_dir() else place.parent
         settings = named_tokens.read_settings(folder)
         if file := pieces.find(place):
-            text = pieces.load(file, settings).to_str()
+            made = cls(pieces.load(file, settings).to_str(), str(file))
         elif found := merge_files.find(place, _FILES):
-            text, file = _load_files(*found, settings), found[0]
+            file = found[0]
+            made = cls(_load_files(*found, settings), str(file))
         else:
-            text, file = text_files.read(path, "tokenizer.json")
-        made = cls(text, str(file))
+            made = super().load(path)
+            file = Path(made._source)
         otherwise = made.special_id(_END) is None or _ends_otherwise(settings)
         names = made._named(settings, file) if otherwise else {}
         made._use(names, named_tokens.find_kept(folder, made._library))

@@ -22,7 +22,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.json_types import JsonMapping
-from nlpkit.tokenizers.library import named_tokens, pieces, text_files
+from nlpkit.tokenizers.library import named_tokens, pieces
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 from nlpkit.tokenizers.library.text_files import count_characters
 from nlpkit.tokenizers.library.training import count_words, cut_words, repeat
@@ -78,10 +78,10 @@ class Tokenizer(LibraryTokenizer):
         place = Path(path)
         settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
         if file := pieces.find(place):
-            text = pieces.load(file, settings).to_str()
+            made = cls(pieces.load(file, settings).to_str(), str(file))
         else:
-            text, file = text_files.read(path, "tokenizer.json")
-        made = cls(text, str(file))
+            made = super().load(path)
+            file = Path(made._source)
         made._use(made._choose_names(settings, file))
         made.chat_template = named_tokens.find_template(settings)
         return made

@@ -199,6 +199,20 @@ def test_marian_of_another_kind_is_refused(tmp_path: Path, change: dict, said: s
         oracle.ours("transformer", tmp_path)
 
 
+def test_tables_that_are_not_tied_and_differ_are_refused(tmp_path: Path) -> None:
+    with torch.no_grad():
+        theirs = _theirs(tie_word_embeddings=False)
+        theirs.save_pretrained(tmp_path / "other")
+        for side in (theirs.model.encoder, theirs.model.decoder):
+            side.embed_tokens.weight.copy_(theirs.model.shared.weight)
+        theirs.save_pretrained(tmp_path / "same")
+    said = r"model\.encoder\.embed_tokens\.weight is not model\.shared\.weight; this family has one"
+    with pytest.raises(FileError, match=said):
+        oracle.ours("transformer", tmp_path / "other")
+    _, loaded = oracle.ours("transformer", tmp_path / "same")
+    assert (loaded.missing, loaded.unexpected) == ((), ())
+
+
 def test_source_longer_than_the_positions_is_refused() -> None:
     model = Model(Config(**SIZES | {"max_positions": 8}), VOCAB)
     with pytest.raises(ValueError, match="9 tokens; the model has 8 positions"):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import transformers
 
+from nlpkit import registry
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
 from nlpkit.tokenizers import bpe, wordpiece
@@ -230,6 +231,36 @@ def test_added_tokens_have_the_ids_of_transformers(tmp_path: Path) -> None:
     tokens = {"5": "x"}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
     with pytest.raises(FileError, match=r"'x' among the added tokens is no token"):
+        tokenizer_files.load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_added_tokens_that_tokenizer_json_lacks_have_the_ids_of_transformers(
+    kind: str, tmp_path: Path
+) -> None:
+    module = registry.load("tokenizers", kind)
+    made = module.Tokenizer.train(_texts(), module.Config(vocab_size=400))
+    made.save(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    size = made.vocab_size
+    settings["added_tokens_decoder"] = {
+        str(size + 1): {"content": "[ENT]", "special": True},
+        str(size): {"content": "kite-festival", "normalized": False, "special": False},
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    _, tokenizer = tokenizer_files.load(tmp_path)
+    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    assert tokenizer.vocab_size == size + 2 == len(theirs)
+    assert tokenizer.special_id("[ENT]") == size + 1 == theirs.convert_tokens_to_ids("[ENT]")
+    text = "the kite-festival and kite-festivals"
+    both = theirs(text, add_special_tokens=False, split_special_tokens=True).input_ids
+    assert tokenizer.encode(text) == both
+    assert size in both
+    settings["added_tokens_decoder"] = {str(size + 7): {"content": "[ENT]", "special": True}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(
+        FileError, match=rf"'\[ENT\]' has the id {size + 7}; with tokenizer.json it"
+    ):
         tokenizer_files.load(tmp_path)
 
 

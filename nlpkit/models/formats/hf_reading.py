@@ -49,6 +49,9 @@ def read_state(
 
     Args:
         model: a model with this `config`; its state dict has the names to read.
+
+    Raises:
+        ValueError: a table that transformers does not tie to another differs from it.
     """
     tensors = {_current_name(form, key): tensor for key, tensor in tensors.items()}
     state: dict[str, Tensor] = {}
@@ -71,6 +74,11 @@ def read_state(
         del state[ours], used[ours]
     read = {key for keys in used.values() for key in keys}
     unused = [key for key in tensors if key not in read and not _repeats(form, key, tensors, state)]
+    if not getattr(config, "tie", True) and (
+        others := [key for key in unused if key in form.copies]
+    ):
+        table = names_of(form, form.copies[others[0]])[0].key
+        raise ValueError(f"{others[0]} is not {table}; this family has one table for both")
     return state, [key for key in unused if not matches(form.ignored, key)]
 
 

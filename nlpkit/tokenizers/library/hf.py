@@ -125,7 +125,10 @@ class LibraryTokenizer(ABC):
     def load(cls, path: str | Path) -> Self:
         """Read a directory's `tokenizer.json`, or that file itself; raise `FileError` if unfit."""
         text, file = text_files.read(path, "tokenizer.json")
-        return cls(text, str(file))
+        made = cls(text, str(file))
+        if named_tokens.add_missing(made._library, named_tokens.read_settings(file.parent), file):
+            made = cls(made._library.to_str(), str(file))
+        return made
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `AutoTokenizer` opens."""

@@ -114,6 +114,23 @@ def add_tokens(library: Library, settings: JsonMapping, file: Path) -> None:
             library.add_tokens([token])
 
 
+def add_missing(library: Library, settings: JsonMapping, file: Path) -> bool:
+    """Add the tokens that a `tokenizer.json` lacks and the settings have; return whether any.
+
+    Raises:
+        FileError: see `add_tokens`.
+    """
+    found = settings.get("added_tokens_decoder")
+    there = {token.content for token in library.get_added_tokens_decoder().values()}
+    missing = {
+        number: each
+        for number, each in (found.items() if isinstance(found, dict) else ())
+        if written(each) not in there
+    }
+    add_tokens(library, {"added_tokens_decoder": missing}, file)
+    return bool(missing)
+
+
 def _make_token(found: object, folder: Path) -> tuple[AddedToken, bool]:
     if not isinstance(found, dict) or not isinstance(found.get("content"), str):
         raise FileError(f"{folder}: {found!r} among the added tokens is no token")
