@@ -80,7 +80,9 @@ def load_objective(
         FileError: it cannot be made, or does not fit the model.
     """
     named = any_layout.read_notes(directory).get("objective")
-    source = f"{directory / hf_layout.NOTES}: objective"
+    source = f"{directory}: the objective of {family}"
+    if named is not None:
+        source = f"{directory / hf_layout.NOTES}: objective"
     try:
         default = _TASKS.get(kind_of(families.load_model(family), loaded.head))
         default = default or families.load(family).DEFAULT_OBJECTIVE

@@ -20,6 +20,7 @@ from nlpkit.models.formats import hf_reading
 from nlpkit.models.layers.head import CHOICE, SEQUENCE, task_head
 from nlpkit.models.layers.sampling import sample
 from nlpkit.objectives.examples.text import forward
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests._families import oracle
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._losses import all_states
@@ -195,6 +196,17 @@ def test_discriminator_alone_opens_without_a_generator(tmp_path: Path) -> None:
     torch.testing.assert_close(found, oracle.seen(expected), **CLOSE)
     # Written, it has no folder.
     assert [*hf_writing.to_hf("electra", loaded.config, made.state_dict())] == [""]
+
+
+def test_half_of_a_model_is_named_where_the_whole_is_needed(tmp_path: Path) -> None:
+    theirs = _theirs("ElectraForMaskedLM")
+    theirs.save_pretrained(tmp_path)
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words += [f"word{number}" for number in range(theirs.config.vocab_size - len(words))]
+    (tmp_path / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+    said = f"^{tmp_path}: the objective of electra: rtd needs generator, which the model does not"
+    with pytest.raises(FileError, match=said):
+        open_checkpoint(tmp_path)
 
 
 def test_generator_that_may_be_missing_is_drawn_in_the_default_size(tmp_path: Path) -> None:
