@@ -106,7 +106,7 @@ def train_in_directory(
     directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
         changed = []
-        if [*directory.path.iterdir()][1:]:  # more than the lock
+        if [*directory.path.glob("*")][1:]:  # more than the lock; rank 0 makes it
             from nlpkit.checkpoints import changes
 
             resolved = changes.as_begun(directory, resolved)

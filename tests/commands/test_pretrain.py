@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit import cli
 from nlpkit.checkpoints import integrity
 from tests import _server, _tiny
 from tests._processes import FSDP, SHARDED, Process, launched, wait_until
@@ -344,3 +345,15 @@ def test_every_launcher_gives_the_losses_of_one(
     )  # fmt: skip
     _is_run_of_two(two, tmp_path, one)
     assert (SHARDED in two.stderr) == (launcher == "fsdp")
+
+
+def test_process_that_is_earlier_than_the_first_needs_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = []
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setattr("nlpkit.runs.pretrain.pretrain", lambda *given, **_: trained.append(given))
+    path = _tiny.write(tmp_path)
+    assert cli.run(["pretrain", str(path), "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    assert len(trained) == 1
+    assert not (tmp_path / "run").exists()
