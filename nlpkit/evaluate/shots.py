@@ -157,8 +157,13 @@ class Shots:
 
     def _write(self, writer: Writer, shots: int, seed: int, progress: Progress) -> list[JsonObject]:
         rows = self.rows.rows
-        room = writer.objective.max_length - writer.max_new_tokens - 1
-        encode = self.opened.tokenizer.encode_batch
+        # A source has the end token behind it, and its answer is a sequence of its own.
+        room = writer.objective.max_length - 1
+        room -= 0 if writer.reads_source else writer.max_new_tokens
+
+        def encode(texts: list[str]) -> list[list[int]]:
+            return [writer.encode(text) for text in texts]
+
         prompts = self._make_prompts(shots, seed, [room] * len(rows), encode)
         found = []
         for row, written in zip(

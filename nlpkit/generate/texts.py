@@ -85,7 +85,11 @@ class Writer:
         stops = self._stops if settings.stop else None
         self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), stops)
         if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
-            raise UsageError(f"beam: {settings.beam} is too many for {tokenizer.vocab_size} tokens")
+            size = tokenizer.vocab_size
+            raise UsageError(
+                f"--beam: {settings.beam} is too many for {size} tokens; at most "
+                f"{size // self._rules.candidates(1)}"
+            )
         self.counts: Counter[str] = Counter()
         self._blank = _compile_blank(settings.blank) if isinstance(objective, Filling) else None
 
@@ -121,15 +125,19 @@ class Writer:
             self.counts["tokens"] += sum(output.tokens for output in outputs)
             yield Written(job.text, outputs, job.problem)
 
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of an input, with what the objective puts in front of or inside it."""
+        reads = self.objective
+        encode = reads.encode_input if isinstance(reads, EncodesInput) else self.tokenizer.encode
+        return list(encode(text))
+
     def _make_job(self, text: str) -> _Job:
         parts, blanks = [text], []
         if self._blank is not None:
             pieces = self._blank.split(text)
             parts, blanks = pieces[::2], [int(number or 1) for number in pieces[1::2]]
-        reads = self.objective
-        encode = reads.encode_input if isinstance(reads, EncodesInput) else self.tokenizer.encode
         try:
-            ids = [self._drop_unknown(encode(part)) for part in parts]
+            ids = [self._drop_unknown(self.encode(part)) for part in parts]
             if blanks:
                 assert isinstance(self.objective, Filling)
                 prompt = self.objective.fill_blanks(ids, blanks)

@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +19,11 @@ from nlpkit import cli
 from nlpkit.contracts.reader import RowError
 from nlpkit.data.items import Row
 from nlpkit.evaluate import prompts
+from nlpkit.evaluate.shots import Shots
+from nlpkit.generate.settings import Settings
+from nlpkit.models import t5
+from nlpkit.models.t5 import model as t5_model
+from nlpkit.objectives import seq2seq
 from nlpkit.tokenizers import bpe
 from tests import _tiny_tasks
 
@@ -173,6 +179,33 @@ def test_shots_written_answers_are_those_of_transformers_up_to_the_separator(
         text = tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
         assert given["prediction"] == text.partition("\n")[0].strip()
         assert given["target"] == rows[number]["target"]
+
+
+def test_shots_prompt_of_a_model_with_a_source_leaves_no_room_for_the_answer(
+    folder: Path, tmp_path: Path
+) -> None:
+    rows = [{"input": row["text"], "target": row["label"]} for row in ROWS]
+    data = _tiny_tasks.write_rows(tmp_path / "w.jsonl", rows)
+    (tmp_path / "w.yaml").write_text(
+        f"name: w\ninit_from: nowhere\ndata: {{train: [{data}], valid: [{data}]}}\n"
+        "objective: {name: cpm_ant_nlg, max_length: 32}\neval: {prompt: {answer_prefix: ' '}}\n"
+        "train: {steps: 1, tokens_per_step: 64, tokens_per_batch: 64, warmup_steps: 1}\n"
+    )
+    shown = prompts.load(str(tmp_path / "w.yaml"), [], [], 2)
+    tokenizer = bpe.Tokenizer.load(folder / "gpt").extended(["<pad>", "</s>"])
+    config = t5.Config(hidden_size=16, num_layers=1, num_heads=2, head_dim=8, intermediate_size=16)
+    whole = [shown.write_prompt(shown.draw_examples(2, 1, n), row)
+             for n, row in enumerate(shown.rows)]  # fmt: skip
+    longest = max(len(tokenizer.encode(f"task: {prompt}")) for prompt in whole)
+    for missing in (0, 1):  # the prefix and the end token count
+        settings = seq2seq.Config(max_length=longest + 1 - missing, prefix="task: ")
+        objective = seq2seq.Objective(settings, tokenizer, config)
+        model = t5_model.Model(config, tokenizer.vocab_size).eval()
+        opened = SimpleNamespace(model=model, tokenizer=tokenizer, objective=objective)
+        asked = Shots(opened, shown, None, 4096, Settings())
+        answers = asked.answer(2, 1, lambda done, total: None)
+        assert len(answers) == len(ROWS)
+        assert bool(asked.cut) == missing
 
 
 def test_shots_of_several_seeds_give_mean_and_deviation_of_each(

@@ -490,6 +490,10 @@ def test_generate_none_is_answered_with_nothing_in_its_place(gpts) -> None:
 def test_generate_beam_too_wide_for_the_vocabulary_is_refused(gpts) -> None:
     with pytest.raises(ValueError, match="beam: 40 is too many for 61 tokens"):
         _ours(gpts, _texts(), beam=40)
+    model, objective, _ = gpts
+    # Each beam needs two candidates, one of which may be the end token.
+    with pytest.raises(UsageError, match=r"^--beam: 31 is too many for 61 tokens; at most 30$"):
+        Writer(model, _Tokenizer(), objective, Settings(beam=31))
 
 
 def test_generate_stop_text_in_every_beam_ends_the_search(gpts) -> None:
