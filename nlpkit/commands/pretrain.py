@@ -118,10 +118,10 @@ def train_in_directory(
                 )
             log.info(f"{directory.path} is finished; nothing to do")
             return
+        warnings = columns.check(resolved)  # before torch is loaded
         if process_rank() == 0:
             _announce(directory, common.resume, changed, log)
-        warnings = columns.check(resolved)  # before torch is loaded
-        log.warn_all(warnings if process_rank() == 0 else ())
+            log.warn_all(warnings)
         from nlpkit.runs.pretrain import pretrain
 
         device, resume = common.device, common.resume

@@ -33,10 +33,32 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
     if recipe.data.valid_group is not None and not is_task:
         what = f"objective {name} is trained on documents, not on rows; remove the setting"
         yield ("data", "valid_group"), what
+    if recipe.train.z_loss and not any(made.predicts_text for made in classes(recipe.objective)):
+        yield ("train", "z_loss"), f"objective {name} predicts no tokens; remove the setting"
+    if what := _find_wrong_figure(recipe):
+        yield ("train", "best_by"), what
     if recipe.eval.pairs:
         yield from _check_pairs(recipe)
     if any(section.lengths for section in recipe.objective):
         yield from _check_lengths(recipe)
+
+
+def _find_wrong_figure(recipe: "Recipe") -> str:
+    """Return why no evaluation can have `train.best_by`, or ""; what a task has is known later."""
+    best_by, name = recipe.train.best_by, recipe.objective[0].name
+    made = load_class(name)
+    predicts = issubclass(made, Task) and made.predict is not Task.predict
+    metrics = recipe.eval.metrics if predicts else []  # other scores need generated text
+    scores = [score for each in (made, *classes(recipe.objective)) for score in each.scores]
+    figures = ["loss", *(metrics or ()), *scores, *(["pairs"] if recipe.eval.pairs else [])]
+    is_metric = best_by.partition(":")[0] in registry.names("score/metrics")
+    what = f"objective {name} has no {best_by} during training"
+    if metrics is None:  # the task's own, which its settings may choose
+        near = registry.suggest(best_by, (*figures, *made.metrics))
+        return "" if is_metric or best_by in figures else f"{what}{near}"
+    if best_by not in figures:
+        return f"{what}{registry.suggest(best_by, figures)}; it has {', '.join(figures)}"
+    return ""
 
 
 def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:

@@ -212,7 +212,7 @@ def bind_objective(
     if recipe.eval.metrics is not None:
         objective.metrics = tuple(recipe.eval.metrics)
     part.objective_heads = objective.heads
-    if isinstance(objective, Task) or recipe.train.z_loss or recipe.train.best_by != "loss":
+    if isinstance(objective, Task) or recipe.train.best_by != "loss":
         checks.check_training(resolved, objective)
     if recipe.train.tune == "prompt":
         from nlpkit.runs import soft_prompts

@@ -85,8 +85,6 @@ def check_training(resolved: Resolved, objective: Any) -> None:
         setting = "words" if settings.words else "save_at"
         what = f"train.{setting}: objective {name} reads rows; words are counted of running text"
         raise UsageError(resolved.document.locate(what))
-    if settings.z_loss and not objective.predicts_text:
-        raise UsageError(f"train.z_loss: objective {name} predicts no tokens; remove the setting")
     predicts = isinstance(objective, Task) and type(objective).predict is not Task.predict
     metrics = objective.metrics if predicts else ()  # other scores need generated text
     judged = ("pairs",) if resolved.recipe.eval.pairs else ()
@@ -100,10 +98,8 @@ def check_training(resolved: Resolved, objective: Any) -> None:
     from nlpkit.score import named
 
     if settings.best_by in metrics and named.lower_is_better(settings.best_by):
-        raise UsageError(
-            f"train.best_by: {settings.best_by} is an error rate, but the best score is the "
-            "highest; use loss or another score"
-        )
+        what = f"train.best_by: {settings.best_by} is an error rate, but the best score is the "
+        raise UsageError(resolved.document.locate(what + "highest; use loss or another score"))
     _check_readable(objective)
 
 

@@ -178,7 +178,7 @@ def _make_module(
         from nlpkit.train import recompute
 
         recompute.apply(model)
-    if settings.z_loss:  # the objective predicts tokens: `checks.check_training`
+    if settings.z_loss:  # the objective predicts tokens: `recipe.alternatives`
         module.model.z_loss = settings.z_loss
     return module
 

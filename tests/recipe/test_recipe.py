@@ -74,6 +74,21 @@ def test_recipe_with_a_mistake_says_where_and_what_would_be_right(section, writt
     assert problems(text) == [re.sub(f"<({known})>", names, line) for line in said]
 
 
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("best_by: acuracy", "best_by: objective cpm_ant_nlu has no acuracy during training, did "
+         "you mean accuracy?"),
+        ("z_loss: 0.1", "z_loss: objective cpm_ant_nlu predicts no tokens; remove the setting"),
+    ],
+)  # fmt: skip
+def test_setting_of_train_that_a_task_cannot_have_is_told_with_its_place(setting, said):
+    train = {"train": f"train: {{steps: 300, warmup_steps: 1, {setting}}}"}
+    text = "\n".join((SECTIONS | {"objective": "objective: {name: cpm_ant_nlu}"} | train).values())
+    (found,) = problems(text)
+    assert re.fullmatch(r"7:\d+: train\." + re.escape(said), found)
+
+
 def test_recipe_with_many_mistakes_lists_all_in_the_order_of_lines():
     text = (
         GOOD.replace("seed: 1", "seed: x").replace("steps: 300", "step: 3").replace("x\n", "x/\n")
