@@ -80,7 +80,7 @@ class Runs:
             series = self.make_series(name)
             runs = [*series.list_trials(series.rates), *series.list_runs()]
             if name in self.found.trained:
-                _runs.check(runs, self.common)
+                series.check(runs)
         least = 1 / math.comb(2 * self.found.seeds, self.found.seeds)  # p that so many can reach
         if least > self.found.rule.level and any(each.better for each in self.found.expect):
             log.warn(f"seeds: {self.found.seeds}: too few for a verdict on what is better")

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.commands import _runs
 from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
 from nlpkit.contracts.task import Task
-from nlpkit.errors import DivergedError, NlpkitError, RecipeError
+from nlpkit.errors import DataError, DivergedError, FileError, NlpkitError, RecipeError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe.fit import load_class
 from nlpkit.report import history
@@ -90,6 +91,18 @@ class Series:
         if not columns or any(each.startswith(f"{_GROUP}=") for each in self.changes):
             return []
         return [f"{_GROUP}={json.dumps(columns[0])}"]
+
+    def check(self, runs: Sequence[Run]) -> None:
+        """Raise an error if one of the runs cannot begin; of a file, with its setting."""
+        try:
+            _runs.check(runs, self.common)
+        except (DataError, FileError) as error:
+            data = runs[-1].resolved.recipe.data
+            parts = {"data.train": data.train, "data.valid": data.valid}
+            for key, sources in parts.items():
+                if any(file in str(error) for source in sources for file in source.files):
+                    raise type(error)(self.explain(f"{key}: {error}")) from error
+            raise
 
     def is_ready(self, run: Run) -> bool:
         """Return whether the rate of a run is known, it has not diverged, and its base is there."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from nlpkit.commands import _runs
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner
 from nlpkit.commands._series import Series
@@ -40,12 +39,13 @@ def plan(
     for number, task in enumerate(suite.suite.tasks):
         entry, title = ("suite", "tasks", number), f"task {task.title}"
         changes = suite.list_changes(task, folder, given)
+        explain = partial(place, entry=entry, title=title, document=document, given=given)
         sides, runs = {}, {}
         for name, (start, out) in starts.items():
             side = Series(
                 *(f"{task.title}/{name}", task.recipe, out, common),
                 changes=[*changes, *start],
-                explain=partial(place, entry=entry, title=title, document=document, given=given),
+                explain=explain,
                 rates=rates,
                 more=MAX_MORE,
                 by_rate=True,
@@ -57,8 +57,11 @@ def plan(
             sides[name] = side = replace(side, seeds=range(first.seed, first.seed + seeds))
             first_rate = replace(side, rate=rates[0] if rates else None)
             runs[name] = [*side.list_trials(rates), *first_rate.list_runs()]
-            _runs.check(runs[name], common)
-        row = table.start_row(runs[table.PRETRAINED][-1].resolved, changes, task.recipe)
+            side.check(runs[name])
+        try:
+            row = table.start_row(runs[table.PRETRAINED][-1].resolved, changes, task.recipe)
+        except UsageError as error:
+            raise UsageError(explain(str(error))) from error
         tasks.append(Planned(row, sides, runs))
     return tasks
 

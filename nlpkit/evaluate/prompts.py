@@ -74,7 +74,8 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         UsageError: the recipe is of no task, or has too few training rows for `shots` examples.
         DataError: `file:line: what` is wrong with a row.
     """
-    resolved = recipe.load(name, overrides)
+    # Nothing is trained, so `eval.metrics` may be without the recipe's `best_by`.
+    resolved = recipe.load(name, ["train.best_by=loss", *overrides])
     first = resolved.recipe.objective[0]
     task = _load_task(name, first.name)
     data = resolved.recipe.data

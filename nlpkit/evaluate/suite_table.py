@@ -40,7 +40,7 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
     settings, objective = resolved.recipe, resolved.recipe.objective[0]
     task = registry.load("objectives", objective.name).Objective
     if not issubclass(task, Task):
-        raise UsageError(f"{recipe}: objective {objective.name} is of no task")
+        raise UsageError(f"recipe: {recipe}: objective {objective.name} is of no task")
     best_by = [settings.train.best_by] if settings.train.best_by != LOSS else []
     own = (*(settings.eval.metrics or ()), *best_by, *task.metrics)
     # Text is not written during training, so its scores are not known there.

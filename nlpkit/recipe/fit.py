@@ -24,9 +24,9 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    rare = [recipe.data.valid_group, recipe.train.z_loss, *(o.lengths for o in recipe.objective)]
-    rare += [recipe.eval.metrics, recipe.eval.baseline, recipe.eval.pairs]
-    if not found and (any(rare) or recipe.train.best_by != "loss"):
+    rare = any([recipe.eval.metrics, recipe.eval.baseline, recipe.eval.pairs, recipe.train.z_loss])
+    rare |= any([recipe.data.valid_group, *(o.lengths for o in recipe.objective)])
+    if not found and (rare or recipe.train.best_by != "loss"):
         from nlpkit.recipe.alternatives import check_rare
 
         found += check_rare(recipe)

@@ -1,6 +1,7 @@
 """`nlpkit suite`: tasks tuned from a base and from nothing, what goes wrong, published files."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -145,7 +146,10 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     )
     said = "nlpkit: mine.yaml/out: cannot be written: a file is where a directory has to be"
     assert refused(4, "mine.yaml", *start, "--out", "mine.yaml/out") == said
-    assert refused(4, "glue", *start).startswith("nlpkit: no such file: glue_data/CoLA/train.tsv")
+    said = (
+        r"nlpkit: \S*glue\.yaml:\d+:\d+: suite\.tasks\.0\.data\.train: no such file: glue_data/Co"
+    )
+    assert re.match(said, refused(4, "glue", *start))
     text = (folder / "mine.yaml").read_text()
     (folder / "mine.yaml").write_text(text.replace("gpt1_classify", "gpt2"))
     assert "objective." in refused(2, "mine.yaml", *start)
@@ -163,6 +167,14 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     (folder / "mine.yaml").write_text(f"{text}eval: {{metrics: [accuracyy]}}\n")
     said = f"mine.yaml:{text.count(chr(10)) + 1}:18: eval.metrics.0: no 'accuracyy', did you mean "
     assert refused(2, "mine.yaml", *start).startswith(said)
+    (folder / "mine.yaml").write_text(f"{text}train: {{best_by: accuracyy}}\n")
+    said = (
+        f"mine.yaml:{text.count(chr(10)) + 1}:18: train.best_by: objective classification has no "
+    )
+    assert refused(2, "mine.yaml", *start).startswith(said)
+    (folder / "mine.yaml").write_text(text.replace("[valid.jsonl]", "[gone.jsonl]"))
+    said = "nlpkit: mine.yaml:7:37: data.valid: no such file: gone.jsonl"
+    assert refused(4, "mine.yaml", *start).startswith(said)
     (folder / "mine.yaml").write_text(text)
     rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")
     said = "nlpkit: --set train.lr excludes suite.rates"
@@ -176,7 +188,9 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     held_out = ("--set", "data.valid=[]", "--set", "data.valid_fraction=0.2")
     assert "needs rows of data.valid" in refused(2, *rates, *held_out)
     (folder / "mine.yaml").write_text("name: mine\nsuite: {tasks: [gpt2]}\n")
-    assert refused(2, "mine.yaml", *start) == "nlpkit: gpt2: objective clm is of no task"
+    assert refused(2, "mine.yaml", *start) == (
+        "nlpkit: mine.yaml:2:17: suite.tasks.0.recipe: gpt2: objective clm is of no task"
+    )
     (folder / "valid.jsonl").write_text('{"text": "x", "label": "other"}\n')
     (folder / "mine.yaml").write_text(text)
     assert "valid.jsonl:1:" in refused(3, "mine.yaml", *start)

@@ -39,7 +39,8 @@ name: tiny
 init_from: nowhere
 data: {train: [FOLDER/train.jsonl], valid: [FOLDER/valid.jsonl]}
 objective: {name: classification, max_length: 32}
-train: {steps: 1, tokens_per_step: 64, tokens_per_batch: 64, lr: 1.0e-3, warmup_steps: 1}
+train: {steps: 1, tokens_per_step: 64, tokens_per_batch: 64, lr: 1.0e-3, warmup_steps: 1,
+  best_by: accuracy}
 """
 
 
@@ -148,6 +149,9 @@ def test_shots_scores_equal_plain_transformers_on_the_same_prompts(
     first = rows.write_prompt(rows.draw_examples(shots, rows.seed, 0), rows.rows[0])
     assert found["prompt"]["text"] == first
     assert found["prompt"]["template"] == "{text}\nLabel:"
+    if shots == 0 and kind == "sum":  # other scores, though a run by accuracy could not have them
+        found = _done(capsys, folder / "gpt", folder / "r.yaml", "--set", "eval.metrics=[f1]")
+        assert [*found["metrics"]] == ["f1"]
 
 
 def test_shots_written_answers_are_those_of_transformers_up_to_the_separator(
