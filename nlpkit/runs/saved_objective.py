@@ -164,8 +164,15 @@ def _begin_texts(config: type[FrozenConfig], tokenizer: Tokenizer | None) -> Jso
 
     Without it, such a model writes other texts, and gives them other probabilities.
     """
-    begins = isinstance(tokenizer, LibraryTokenizer) and tokenizer.begins_texts
-    return {"contiguous": False} if begins and "contiguous" in config.model_fields else {}
+    begins = find_begin(tokenizer) and "contiguous" in config.model_fields
+    return {"contiguous": False} if begins else {}
+
+
+def find_begin(tokenizer: Tokenizer | None) -> str:
+    """Return the token that transformers puts in front of each text, or an empty string."""
+    if not isinstance(tokenizer, LibraryTokenizer) or not tokenizer.begins_texts:
+        return ""
+    return "" if tokenizer.bos_id is None else tokenizer.token(tokenizer.bos_id)
 
 
 def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer as Library
+from tokenizers import processors
 from torch import nn
 
 from nlpkit.checkpoints import hf_writing
@@ -13,6 +15,8 @@ from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
 from nlpkit.models.bart import Config
 from nlpkit.models.bart.model import Model
+from nlpkit.runs.open_checkpoint import open_checkpoint
+from nlpkit.tokenizers import bpe
 from tests._families import oracle, pairs
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._families.pairs import SOURCES
@@ -121,6 +125,28 @@ def test_published_settings_are_read(tmp_path: Path) -> None:
     _, loaded = oracle.ours("bart", tmp_path)
     assert (loaded.missing, loaded.unexpected) == ((), ())
     assert loaded.config.tie
+
+
+@pytest.mark.parametrize("front", ["<s> ", ""])
+def test_begin_of_published_texts_that_is_left_out_is_told(tmp_path: Path, front: str) -> None:
+    tokenizer = bpe.Tokenizer.train(["the cat sat"], bpe.Config(vocab_size=270))
+    tokenizer.extended(["</s>", "<mask>"]).save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    library = Library.from_str(file.read_text("utf-8").replace("<|endoftext|>", "<s>"))
+    ids = [(token, library.token_to_id(token)) for token in ("<s>", "</s>")]
+    library.post_processor = processors.TemplateProcessing(
+        single=f"{front}$A </s>", special_tokens=ids
+    )
+    library.save(str(file))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>"}
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with torch.no_grad():
+        _theirs(vocab_size=library.get_vocab_size()).save_pretrained(tmp_path)
+    said: list[str] = []
+    open_checkpoint(tmp_path, device="cpu", warn=said.append)
+    what = "transformers puts <s> in front of its sources and targets, nlpkit does not"
+    assert said == ([f"{tmp_path}: {what}; tune it before it writes text"] if front else [])
 
 
 def test_source_longer_than_the_positions_is_refused() -> None:
