@@ -11,6 +11,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
@@ -24,6 +25,7 @@ from nlpkit.units import parse_duration
 if TYPE_CHECKING:
     from nlpkit.recipe import Resolved
     from nlpkit.train.log import Log
+    from nlpkit.train.signals import StopFlag
 
 _ALWAYS = ("json", "quiet", "verbose", "traceback")
 
@@ -152,6 +154,13 @@ class Common:
         from nlpkit.train.log import Log
 
         return Log(self.verbosity)
+
+    def catch_signals(self, seconds: float | None = None) -> "AbstractContextManager[StopFlag]":
+        """Return a context whose flag signals set, and the end of so many seconds."""
+        from nlpkit.cli import exit_now
+        from nlpkit.train.signals import catch_signals
+
+        return catch_signals(exit_now, seconds)
 
     def list_changes(self) -> list[str]:
         """Return the changes of `--set` and `--budget`."""

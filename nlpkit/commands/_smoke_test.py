@@ -52,16 +52,13 @@ def smoke_test(load: Callable[[Sequence[str]], "Resolved"], common: Common) -> N
 
     `load` returns the recipe with further settings. Raises the same errors as the real run.
     """
-    from nlpkit.cli import exit_now
-    from nlpkit.train.signals import catch_signals
-
     if common.dry_run:
         raise UsageError("--smoke-test and --dry-run exclude each other")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("--smoke-test runs in one process; start it without a launcher")
     begin = time.perf_counter()
     log = _Log(common.verbosity)
-    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, catch_signals(exit_now) as stop:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, common.catch_signals() as stop:
         changes = _choose_changes(load(()), Path(name), stop.check)
         small, common = load(changes), dataclasses.replace(common, resume="never")
         train_in_directory(small, common, False, log, stop)

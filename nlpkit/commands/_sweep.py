@@ -87,15 +87,11 @@ def _check_folder(root: Path, axes: Axes, runs: Sequence[Run]) -> None:
 
 def _train_here(asked: Sweep, runs: Sequence[Run], log: "Log") -> None:
     """Train in this process, which was launched together with others; the first error ends it."""
-    from nlpkit.cli import exit_now
-    from nlpkit.train.signals import catch_signals
-
-    options = asked.options
-    with catch_signals(exit_now, options.max_time) as stop:
+    common, options = asked.common, asked.options
+    with common.catch_signals(options.max_time) as stop:
         for number, run in enumerate(runs, 1):
             log.info(f"run {number} of {len(runs)}: {run.path}")
-            common, change = asked.common, options.allow_change
-            pretrain.train_in_directory(run.resolved, common, change, log, stop)
+            pretrain.train_in_directory(run.resolved, common, options.allow_change, log, stop)
 
 
 def _print_result(common: Common, axes: Axes, root: Path, runs: Sequence[Run]) -> None:

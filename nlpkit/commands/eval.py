@@ -121,9 +121,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     predictions = check_folder(common.predictions)
     metrics = split(common.metrics) if common.metrics else None
     from nlpkit.checkpoints.run_directory import seed_runs
-    from nlpkit.cli import exit_now
     from nlpkit.evaluate import write_rows
-    from nlpkit.train.signals import catch_signals
 
     log = common.open_log()
     runs = seed_runs(user_path(checkpoint))
@@ -131,7 +129,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     for name in [name for name, file in given.items() if runs and file is not None]:
         raise UsageError(f"--{name}: {checkpoint} holds runs of --seeds; name one of them")
     results: list[JsonObject] = []
-    with catch_signals(exit_now) as stop:
+    with common.catch_signals() as stop:
         for path in [path for _, path in runs] or [Path(checkpoint)]:
             run = _open(path, common, log, stop.check)
             _check(run, checkpoint, common, pictures)

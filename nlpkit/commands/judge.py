@@ -100,12 +100,10 @@ def _score(
     log: "Log",
 ) -> tuple["Likelihood", "Scores", "Scored | None"]:
     """Return our scores of the texts, and those of the published script of this name."""
-    from nlpkit.cli import exit_now
     from nlpkit.runs import pairs
     from nlpkit.runs.likelihood import Likelihood
-    from nlpkit.train.signals import catch_signals
 
-    with catch_signals(exit_now) as stop:
+    with common.catch_signals() as stop:
         opened = open_as_asked(checkpoint, common, log)
         likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
         theirs = None

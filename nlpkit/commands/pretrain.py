@@ -60,8 +60,6 @@ def train_one(resolved: "Resolved", common: Common, runs: RunOptions) -> None:
     """Train the recipe, or resume its run, and print the directory of the run's checkpoint."""
     from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import process_rank
-    from nlpkit.cli import exit_now
-    from nlpkit.train.signals import catch_signals
 
     log = common.open_log()
     if process_rank() == 0:
@@ -69,7 +67,7 @@ def train_one(resolved: "Resolved", common: Common, runs: RunOptions) -> None:
     if common.dry_run:
         _print_plan(resolved, common, runs, log)
         return
-    with catch_signals(exit_now, runs.max_time) as stop:
+    with common.catch_signals(runs.max_time) as stop:
         train_in_directory(resolved, common, runs.allow_change, log, stop)
     if process_rank() != 0:
         return

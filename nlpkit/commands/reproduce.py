@@ -66,14 +66,12 @@ def _train(old: "History", out: Path, common: Common, steps: int | None, log: "L
     """Train the run again in `out`, up to the first step with another loss, or after `steps`."""
     import torch
 
-    from nlpkit.cli import exit_now
     from nlpkit.commands.pretrain import train_in_directory
     from nlpkit.evaluate import train_again
-    from nlpkit.train.signals import catch_signals
 
     status = old.status
     train_again.check(old.path, status, steps)
-    with catch_signals(exit_now) as stop:
+    with common.catch_signals() as stop:
         with stop.abortable():
             resolved = train_again.load(old.path, out, status, stop.check)
         log.info("data: every file is the one that the run has read")

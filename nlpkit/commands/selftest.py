@@ -23,12 +23,10 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
     """
     resolved = common.load(recipe)
     from nlpkit import selftest
-    from nlpkit.cli import exit_now
-    from nlpkit.train.signals import catch_signals
 
     log = common.open_log()
     proofs: list[Proof] = []
-    with catch_signals(exit_now) as stop:
+    with common.catch_signals() as stop:
         with selftest.bench(resolved, device=common.device, log=log, stop=stop) as bench:
             log.info(_describe(bench))
             for proof in selftest.prove(bench):

@@ -66,15 +66,13 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
 def _score(
     checkpoint: str, rows: "Rows", metrics: Sequence[str], asked: ShotOptions, common: Common
 ) -> tuple[list[JsonObject], list[JsonObject]]:
-    from nlpkit.cli import exit_now
     from nlpkit.evaluate.shots import Shots
     from nlpkit.train.scores import scores
-    from nlpkit.train.signals import catch_signals
 
     log = common.open_log()
     generation = make_settings(max_new_tokens=asked.max_new_tokens, beam=asked.beam)
     results, answers = [], []
-    with catch_signals(exit_now) as stop:
+    with common.catch_signals() as stop:
         opened = open_as_asked(checkpoint, common, log)
         shots = Shots(opened, rows, common.method, common.tokens_per_batch, generation)
 

@@ -50,9 +50,7 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
     tokenizer of that checkpoint, with more tokens.
     """
     from nlpkit.checkpoints import tokenizer_files
-    from nlpkit.cli import exit_now
     from nlpkit.contracts.reader import Counts
-    from nlpkit.train.signals import catch_signals
 
     resolved = common.load(recipe)
     section = resolved.recipe.tokenizer
@@ -69,7 +67,7 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")
     counts = Counts()
-    with catch_signals(exit_now) as stop, stop.abortable():
+    with common.catch_signals() as stop, stop.abortable():
         texts = _read_texts(resolved, counts, stop.check)
         tokenizer = _train(resolved, section.kind, section.config, texts)
     with name_path_in_errors(directory):

@@ -26,12 +26,10 @@ def announce(run: Run, state: State) -> None:
     announce_data(run.data, run.part.config.can("reads_images"), run.log)
     _announce_training(run, state)
     _announce_optimizers(run)
-    log, processes = run.log, run.accelerator.num_processes
     if run.settings.warmup_steps > run.settings.steps:
-        log.warn(describe_long_warmup(run.settings))
-    if processes > 1:
-        log.info(f"processes: {processes}")
-        log.warn_all(filter(None, [_idle(run.settings, processes)]))
+        run.log.warn(describe_long_warmup(run.settings))
+    if run.accelerator.num_processes > 1:
+        _announce_processes(run.settings, run.accelerator.num_processes, run.log)
 
 
 def _announce_model(run: Run) -> None:
@@ -66,7 +64,12 @@ def announce_data(data: Data, reads_images: bool, log: Log) -> None:
 def _announce_training(run: Run, state: State) -> None:
     section, settings = run.resolved.recipe.train, run.settings
     if section.budget:
-        _announce_budget(run, state)
+        ratio = section.warmup_ratio or 0
+        run.log.info(
+            f"training: {format_duration(settings.budget_seconds or 0)}"
+            + (f", warm-up {ratio:.3g} of it" if ratio else "")
+            + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
+        )
     elif section.epochs or section.words or section.warmup_ratio:
         passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"
         run.log.info(
@@ -74,15 +77,6 @@ def _announce_training(run: Run, state: State) -> None:
             + (passes if section.epochs else "")
             + f", warm-up {settings.warmup_steps:,}"
         )
-
-
-def _announce_budget(run: Run, state: State) -> None:
-    ratio = run.resolved.recipe.train.warmup_ratio or 0
-    run.log.info(
-        f"training: {format_duration(run.settings.budget_seconds or 0)}"
-        + (f", warm-up {ratio:.3g} of it" if ratio else "")
-        + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
-    )
 
 
 def _announce_optimizers(run: Run) -> None:
@@ -96,18 +90,16 @@ def _announce_optimizers(run: Run) -> None:
         )
 
 
-def _idle(settings: Config, processes: int) -> str | None:
-    """Return a note if the batches of a step cannot be shared out equally to the processes."""
+def _announce_processes(settings: Config, processes: int, log: Log) -> None:
+    """Log their number, and warn if the batches of a step cannot be shared out equally to them."""
+    log.info(f"processes: {processes}")
     batches = settings.batches_per_step
-    if not batches % processes:
-        return None
-    rounds = -(-batches // processes)
-    idle = rounds * processes - batches
-    return (
-        f"a step has {number_of(batches, 'batches')}, and {processes} processes could compute "
-        f"{rounds * processes} in the same time; computations of a step that count for nothing: "
-        f"{idle}. For a new run, train.tokens_per_batch decides how many batches a step has"
-    )
+    if idle := -batches % processes:
+        log.warn(
+            f"a step has {number_of(batches, 'batches')}, and {processes} processes could compute "
+            f"{batches + idle} in the same time; computations of a step that count for nothing: "
+            f"{idle}. For a new run, train.tokens_per_batch decides how many batches a step has"
+        )
 
 
 def _trained(run: Run) -> Iterator[torch.Tensor]:
@@ -144,7 +136,11 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
     run.log.info(f"finished {size}{pace.summary()}")
     timed = run.settings.budget_seconds is not None
     if state.times.stable_step if timed else stable_end(run.settings):
-        _tell_of_stable_end(run, "train.budget" if timed else "train.steps")
+        run.log.info(
+            "to train for longer, go on from the end of the stable part: "
+            f"{'train.budget' if timed else 'train.steps'}=MORE, --resume "
+            f"{files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
+        )
     if held_out is None or run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
@@ -164,10 +160,3 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
     unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
     run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")
-
-
-def _tell_of_stable_end(run: Run, length: str) -> None:
-    run.log.info(
-        f"to train for longer, go on from the end of the stable part: {length}=MORE, "
-        f"--resume {files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
-    )

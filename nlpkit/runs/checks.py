@@ -100,13 +100,6 @@ def check_training(resolved: Resolved, objective: Any) -> None:
     if settings.best_by in metrics and named.lower_is_better(settings.best_by):
         what = f"train.best_by: {settings.best_by} is an error rate, but the best score is the "
         raise UsageError(resolved.document.locate(what + "highest; use loss or another score"))
-    _check_readable(objective)
-
-
-def _check_readable(objective: Task) -> None:
-    """Raise `UsageError` if a score cannot read the labels of a task."""
-    from nlpkit.score import named
-
     answers = objective.config.setting("labels") or ["0", "1"]
     for name in objective.metrics:
         if problem := named.explain_unreadable(name, answers):

@@ -88,10 +88,8 @@ def _check_text(file: TextFile, config: DataConfig) -> list[str]:
             next(read(file, config, Counts()), None)
         except RowError as error:
             raise DataError(f"{file.name}:{error.line}: {error.what}") from error
-    return _find_wrapped(file) if file.format == "text" and config.line_break is None else []
-
-
-def _find_wrapped(file: TextFile) -> list[str]:
+    if file.format != "text" or config.line_break is not None:
+        return []
     from nlpkit.data import wrapped
 
     warning = wrapped.describe(file)

@@ -26,7 +26,6 @@ from nlpkit.disk import name_path_in_errors, whole_directory
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
-from nlpkit.models.config import ModelConfig
 from nlpkit.runs import model_card
 from nlpkit.runs.saved_objective import load_objective, load_tokenizer
 from nlpkit.runs.stored_weights import PRECISIONS, Weights, average, read
@@ -69,7 +68,9 @@ def convert(
         UsageError: `out` exists and is not empty, or an option does not apply.
         FileError: a file is missing or damaged, does not fit, or cannot be written.
     """
-    _check_free(out)
+    with name_path_in_errors(out):
+        if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+            raise UsageError(f"{out}: exists already; give a new or empty directory")
     dtype = None if options.precision is None else PRECISIONS[options.precision]
     if options.average and options.adapters is not None:
         raise UsageError("--adapters: merged into one release; excludes --average")
@@ -89,8 +90,10 @@ def convert(
     folders = _make_folders(model)
     _drop_unread(model, folders[""], info)
     if (kind := str(folders[""][0]["model_type"])).startswith(hf_model.OWN_TYPE):
+        kinds = dict.fromkeys(choice.kind for choice in model.loaded.config.attention)
+        named = f" with attention {', '.join(kinds)}" if kinds else ""
         warn(
-            f"transformers has no {_describe_model(model.family, model.loaded.config)}: "
+            f"transformers has no {model.family}{named}: "
             f"nlpkit opens {out}, from_pretrained does not (model_type {kind})"
         )
     averaged = [each.path for each in weights] if options.average else []
@@ -219,18 +222,6 @@ def _make_card(model: _Model, directory: Path, parameters: int, averaged: Sequen
     return model_card.make_card(
         *(directory, path), parameters=parameters, objective=model.objective, averaged=averaged
     )
-
-
-def _describe_model(family: str, config: ModelConfig) -> str:
-    """Return the name of a family, and its kinds of attention if they are not its own."""
-    kinds = ", ".join(dict.fromkeys(choice.kind for choice in config.attention))
-    return f"{family} with attention {kinds}" if kinds else family
-
-
-def _check_free(out: Path) -> None:
-    with name_path_in_errors(out):
-        if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
-            raise UsageError(f"{out}: exists already; give a new or empty directory")
 
 
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

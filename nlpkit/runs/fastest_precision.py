@@ -50,19 +50,11 @@ def keep_or_probe(resolved: Resolved, directory: RunDirectory, device: torch.dev
     return found._replace(is_open=found.is_open and resolved.recipe.train.memory is None)
 
 
-def choose(
-    resolved: Resolved,
-    directory: RunDirectory,
-    training: Training,
-    stream: Stream,
-    device: torch.device,
-) -> Precision:
-    """Return the precision of a run, whose module is not wrapped yet; see `time_batches`."""
-    return time_batches(keep_or_probe(resolved, directory, device), training, stream)
-
-
 def time_batches(precision: Precision, training: Training, stream: Stream) -> Precision:
-    """Return the precision, decided by a few batches if it is open; it draws no random number."""
+    """Return the precision, decided by a few batches if it is open; it draws no random number.
+
+    The module is not wrapped yet.
+    """
     if not precision.is_open:
         return precision
     speed = _speed(training, stream)

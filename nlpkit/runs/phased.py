@@ -70,25 +70,20 @@ def _by_length(run: Run, state: State, source: Stream, count: int, workers: int)
 
     while count:
         length = now()
-        stream = _go_on(source, run.data.by_length[length], state)
+        stream = Stream(
+            run.data.by_length[length],
+            budget=source.budget,
+            batches_per_step=source.batches_per_step,
+            start=state.position,
+            progress=replace(source.progress, first_step=state.step),
+            rank=source.rank,
+            world_size=source.world_size,
+        )
         for step in steps(stream, count, workers):
             if now() != length:  # the step is not taken: a new stream begins at its place
                 break
             count -= 1
             yield step
-
-
-def _go_on(source: Stream, examples: Examples, state: State) -> Stream:
-    """Return the stream of these examples after `state`, else such as `source`."""
-    return Stream(
-        examples,
-        budget=source.budget,
-        batches_per_step=source.batches_per_step,
-        start=state.position,
-        progress=replace(source.progress, first_step=state.step),
-        rank=source.rank,
-        world_size=source.world_size,
-    )
 
 
 def make_examples(resolved: Resolved, part: ModelPart, data: Data) -> dict[int, Examples]:

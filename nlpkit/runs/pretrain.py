@@ -25,8 +25,9 @@ from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import dotted, flatten, value_at
-from nlpkit.runs import build, checks, fastest_precision, save
+from nlpkit.runs import build, checks, save
 from nlpkit.runs.announce import announce, conclude
+from nlpkit.runs.fastest_precision import keep_or_probe, time_batches
 from nlpkit.runs.run import FITTED, Data, ModelPart, Run, Training, from_first
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
@@ -79,7 +80,9 @@ def pretrain(
     save.begin(run, checkpoint, state)  # before, nothing is written but the cache
     if accelerator.is_main_process:
         build.record_files(directory.path, run.data.inputs, stop.check)
-    held_out = _held_out(run)
+    held_out = None
+    if run.data.held_out is not None:
+        held_out = HeldOut(run.data.held_out, run.settings.batch_budget, run.data.tokenizer)
     metrics = _metrics(run, state) if accelerator.is_main_process else None
     try:
         state = train(_job(run, held_out, metrics, pace, stop), state)
@@ -135,8 +138,10 @@ def prepare(
 
         judged.attach(resolved, part, data, settings, stream, log, stop.check)
     module = _make_module(resolved, part, data, settings)
-    parts = resolved, directory, module, stream, device
-    precision = from_first(PartialState(), lambda: fastest_precision.choose(*parts))
+    precision = from_first(
+        PartialState(),
+        lambda: time_batches(keep_or_probe(resolved, directory, device), module, stream),
+    )
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
@@ -232,12 +237,6 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
         if index == 1 and (choice := getattr(run.unwrapped.model, "attention_choice", "")):
             run.log.info(f"attention: {choice}")
         yield step
-
-
-def _held_out(run: Run) -> HeldOut | None:
-    if run.data.held_out is None:
-        return None
-    return HeldOut(run.data.held_out, run.settings.batch_budget, run.data.tokenizer)
 
 
 def _metrics(run: Run, state: State) -> Metrics:
