@@ -19,17 +19,17 @@ from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate.experiment import PART, Experiment, is_score
 from nlpkit.evaluate.suite import place
 from nlpkit.json_types import JsonObject
+from nlpkit.models.adapter_config import Config as Adapters
+from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import Document
 from nlpkit.report.history import FIGURES
 from nlpkit.score import named
+from nlpkit.train.log import Log
 from nlpkit.train.state import LOSS
 from nlpkit.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from nlpkit.models.adapter_config import Config as Adapters
-    from nlpkit.recipe import Resolved
     from nlpkit.runs.planned import Planned
-    from nlpkit.train.log import Log
 
 
 @dataclass
@@ -74,7 +74,7 @@ class Runs:
             base=None if base is None else self.out / base,
         )
 
-    def plan(self, log: "Log") -> None:
+    def plan(self, log: Log) -> None:
         """Check all, then plan a run of each condition that is not planned yet; begin nothing."""
         for name in self.found.conditions:
             series = self.make_series(name)
@@ -116,7 +116,7 @@ class Runs:
         rest = said["evaluation_seconds"] + said["saving_seconds"]
         return said | {"steps": steps, "seconds": steps * said["seconds_per_step"] + rest}
 
-    def _resolve(self, name: str) -> "tuple[Resolved, Adapters | None]":
+    def _resolve(self, name: str) -> tuple[Resolved, Adapters | None]:
         """Return the recipe to plan and its adapters; a base without weights yet is untrained."""
         series, base = self.make_series(name), self.found.find_base(name)
         resolved = series.make(1, "seed-1").resolved
@@ -165,13 +165,12 @@ class Runs:
 
 
 def _estimate(
-    resolved: "Resolved", adapters: "Adapters | None", device: str, found: Experiment, name: str
+    resolved: Resolved, adapters: Adapters | None, device: str, found: Experiment, name: str
 ) -> JsonObject | str:
     """Return what `nlpkit plan` says, the model with `adapters`, or a setting and its mistake."""
     from nlpkit import plan as planning
     from nlpkit.models import lora
     from nlpkit.plan.probe import probe
-    from nlpkit.train.log import Log
 
     try:
         plan = planning.make(resolved, user_path(resolved.recipe.out), device, Log(0))

@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from yaml import BaseLoader, YAMLError, compose
 
@@ -21,10 +20,7 @@ from nlpkit import units
 from nlpkit.commands._options import Common, RunOptions
 from nlpkit.commands._runs import Run
 from nlpkit.errors import RecipeError, UsageError
-from nlpkit.recipe import yaml
-
-if TYPE_CHECKING:
-    from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, yaml
 
 SEED = "seed"
 MAX_RUNS = 10_000
@@ -44,7 +40,7 @@ class Sweep:
     """
 
     words: Sequence[str]
-    load: Callable[[Sequence[str]], "Resolved"]
+    load: Callable[[Sequence[str]], Resolved]
     common: Common
     options: RunOptions = field(default_factory=RunOptions)
 

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.contracts.objective import Objective
 from nlpkit.json_types import JsonObject
 from nlpkit.text_table import markdown
 
@@ -32,21 +31,6 @@ MARKED = (
     "(yes): with another kind of attention than the family's own, `attention: {kind: …}`, "
     "or another setting"
 )
-
-
-def _load_objectives() -> dict[str, type[Objective]]:
-    """Return the classes, without those that depend on others: mixture, `adds_only`."""
-    names = [name for name in registry.names("objectives") if name != "mixture"]
-    made = {name: registry.load("objectives", name).Objective for name in names}
-    return {name: each for name, each in made.items() if not each.adds_only}
-
-
-def list_parts() -> dict[str, dict[str, str]]:
-    """Return the parts of each list with the first lines of their docstrings."""
-    return {
-        title: {name: registry.about(folder, name) for name in registry.names(folder)}
-        for title, folder in _LISTS.items()
-    }
 
 
 def format_table(objectives: dict[str, list[str]], other: dict[str, dict[str, list[str]]]) -> str:
@@ -85,17 +69,23 @@ def collect() -> JsonObject:
     """Return what `text` shows, by the names of `--json`.
 
     `objectives` are the families that each trains with their default settings; of those that it
-    trains only with one other setting, `with_other_setting` has these settings, by family.
+    trains only with one other setting, `with_other_setting` has these settings, by family. Those
+    that depend on others are left out: mixture, `adds_only`.
     """
     from nlpkit.recipe.alternatives import families_for, families_with_setting
 
-    made = _load_objectives()
+    names = [name for name in registry.names("objectives") if name != "mixture"]
+    made = {name: registry.load("objectives", name).Objective for name in names}
+    made = {name: each for name, each in made.items() if not each.adds_only}
     others = {name: families_with_setting(each) for name, each in made.items()}
     return {
         "objectives": {name: families_for(each) for name, each in made.items()},
         "with_other_setting": {name: each for name, each in others.items() if each},
         "kinds": describe_kinds(),
-        **list_parts(),
+        **{
+            title: {name: registry.about(folder, name) for name in registry.names(folder)}
+            for title, folder in _LISTS.items()
+        },
     }
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
@@ -25,11 +25,9 @@ from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
 from nlpkit.errors import RunsFailed, Stopped, TryAgain, UsageError
 from nlpkit.plural import number_of
+from nlpkit.recipe import Resolved
 from nlpkit.runs import columns
-
-if TYPE_CHECKING:
-    from nlpkit.recipe import Resolved
-    from nlpkit.train.log import Log
+from nlpkit.train.log import Log
 
 Process = multiprocessing.process.BaseProcess
 _Result = TypeVar("_Result")
@@ -46,7 +44,7 @@ class Run:
     """
 
     name: str
-    resolved: "Resolved"
+    resolved: Resolved
     arguments: list[str]
     output: Path | None = None
 
@@ -110,7 +108,7 @@ def call(function: Callable[..., _Result], *given: object) -> _Result:
 class Runner:
     """Runs commands, `jobs` at a time; `limit` is in seconds, of all together."""
 
-    def __init__(self, log: "Log", limit: float | None = None, jobs: int = 1):
+    def __init__(self, log: Log, limit: float | None = None, jobs: int = 1):
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             raise UsageError("the runs are processes of their own; start this without a launcher")
         if jobs > 1:

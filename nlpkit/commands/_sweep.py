@@ -4,17 +4,17 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
 from nlpkit.commands import pretrain
 from nlpkit.commands._grid import SEED, Axes, Sweep, list_axes, list_runs
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner, check, check_device, raise_failures
 from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.plural import number_of
-
-if TYPE_CHECKING:
-    from nlpkit.train.log import Log
+from nlpkit.recipe import load
+from nlpkit.recipe.known import find_changes
+from nlpkit.train.log import Log
 
 
 def sweep(asked: Sweep) -> None:
@@ -63,10 +63,6 @@ def _check_options(asked: Sweep) -> None:
 
 
 def _check_folder(root: Path, axes: Axes, runs: Sequence[Run]) -> None:
-    from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
-    from nlpkit.recipe import load
-    from nlpkit.recipe.known import find_changes
-
     if (root / RECIPE).is_file() and [*axes] != [SEED]:
         raise UsageError(f"{root} is a run; give --out another directory for the grid")
     own = {run.path.resolve() for run in runs}
@@ -85,7 +81,7 @@ def _check_folder(root: Path, axes: Axes, runs: Sequence[Run]) -> None:
                 )
 
 
-def _train_here(asked: Sweep, runs: Sequence[Run], log: "Log") -> None:
+def _train_here(asked: Sweep, runs: Sequence[Run], log: Log) -> None:
     """Train in this process, which was launched together with others; the first error ends it."""
     common, options = asked.common, asked.options
     with common.catch_signals(options.max_time) as stop:

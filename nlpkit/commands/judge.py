@@ -1,20 +1,13 @@
 """Score texts as they are: minimal pairs, or the surprisal of each word."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from nlpkit.commands._checkpoint import check_folder, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
-
-if TYPE_CHECKING:
-    from nlpkit.evaluate.published import Scored
-    from nlpkit.runs.likelihood import Likelihood
-    from nlpkit.runs.pairs import Pair, Scores, Sentence
-    from nlpkit.train.log import Log
 
 Files = Annotated[list[str], argument("FILE…", "texts, such as a txt file with a sentence a line")]
 
@@ -63,24 +56,34 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     from nlpkit.data.template import check_option
 
     check_option("--text-key", common.text_key)
-    from nlpkit.evaluate import surprisal, write_rows
+    from nlpkit.evaluate import published, surprisal, write_rows
     from nlpkit.runs import pairs
 
     log = common.open_log()
     found = pairs.read_pairs(files) if judged.pairs else []
     texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key)
-    likelihood, scores, theirs = _score(checkpoint, texts, found, judged.published, common, log)
-    path, method = str(likelihood.opened.path), likelihood.method
-    result: JsonObject = {"checkpoint": path, "method": method}
+    name, theirs = judged.published, None
+    from nlpkit.runs.likelihood import Likelihood  # loads torch
+
+    with common.catch_signals() as stop:
+        opened = open_as_asked(checkpoint, common, log)
+        likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
+        if name is not None:
+            theirs = published.score(name, found, likelihood, stop.check)
+
+        def done(count: int) -> None:
+            stop.check()
+            log.scoring(count, len(texts), "sentences")
+
+        scores = pairs.score(texts, likelihood, done, log.warn)
+    result: JsonObject = {"checkpoint": str(opened.path), "method": likelihood.method}
     table = ""
     if found:
         figures, rows = pairs.compute_figures(found, scores, log.warn)
         table = pairs.format_table(figures)
         result |= figures
-        if judged.published is not None:
-            from nlpkit.evaluate import published
-
-            result["as"] = published.compute_figures(judged.published, found, theirs, scores)
+        if name is not None:
+            result["as"] = published.compute_figures(name, found, theirs, scores)
             table = published.format_report(figures, result["as"])
         if judged.predictions is not None:
             write_rows(Path(judged.predictions), rows)
@@ -89,31 +92,3 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
         table = table or surprisal.format_table(means)
         result["surprisal"] = means
     common.print_result(table, **result)
-
-
-def _score(
-    checkpoint: str,
-    texts: Sequence["Sentence"],
-    found: Sequence["Pair"],
-    name: str | None,
-    common: Common,
-    log: "Log",
-) -> tuple["Likelihood", "Scores", "Scored | None"]:
-    """Return our scores of the texts, and those of the published script of this name."""
-    from nlpkit.runs import pairs
-    from nlpkit.runs.likelihood import Likelihood
-
-    with common.catch_signals() as stop:
-        opened = open_as_asked(checkpoint, common, log)
-        likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
-        theirs = None
-        if name is not None:
-            from nlpkit.evaluate import published
-
-            theirs = published.score(name, found, likelihood, stop.check)
-
-        def done(count: int) -> None:
-            stop.check()
-            log.scoring(count, len(texts), "sentences")
-
-        return likelihood, pairs.score(texts, likelihood, done, log.warn), theirs

@@ -53,13 +53,16 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     predictions = check_folder(common.predictions)
     found = prompts.load(recipe, common.overrides or (), common.data or (), asked.shots)
     if asked.show_prompt:
-        _show(found, asked.shots, common)
+        shown = _build_prompt(found, asked.shots)
+        answers = shown["answers"] or [shown["right"]]
+        lines = [f"{'*' if each == shown['right'] else ' '} {each!r}" for each in answers]
+        common.print_result("\n".join([shown["text"], *lines]), **shown)
         return
     if common.predictions is not None and asked.seeds > 1:
         raise UsageError("--predictions writes the answers of one seed; give --seeds 1")
-    results, answers = _score(checkpoint, found, metrics or found.metrics, asked, common)
+    results, rows = _score(checkpoint, found, metrics or found.metrics, asked, common)
     if predictions is not None:
-        write_rows(Path(predictions), answers)
+        write_rows(Path(predictions), rows)
     _print(results, _build_prompt(found, asked.shots), common)
 
 
@@ -113,10 +116,3 @@ def _build_prompt(rows: "Rows", shots: int) -> JsonObject:
         "right": row.right,
         **rows.settings.model_dump(),
     }
-
-
-def _show(rows: "Rows", shots: int, common: Common) -> None:
-    shown = _build_prompt(rows, shots)
-    answers = shown["answers"] or [shown["right"]]
-    lines = [f"{'*' if each == shown['right'] else ' '} {each!r}" for each in answers]
-    common.print_result("\n".join([shown["text"], *lines]), **shown)

@@ -77,7 +77,9 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     # Nothing is trained, so `eval.metrics` may be without the recipe's `best_by`.
     resolved = recipe.load(name, ["train.best_by=loss", *overrides])
     first = resolved.recipe.objective[0]
-    task = _load_task(name, first.name)
+    task = registry.load("objectives", first.name).Objective
+    if not (issubclass(task, Task) and isinstance(task, Prompted)):
+        raise UsageError(f"{name}: objective {first.name} is no task whose rows can be prompts")
     data = resolved.recipe.data
     if not files and not data.valid and not data.valid_fraction:
         raise UsageError(f"{name} names no held-out data; name them: --data FILE")
@@ -115,13 +117,6 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         _show_all(rows, task, config, settings),
         _show_all(known, task, config, settings) if shots else [],
     )
-
-
-def _load_task(recipe_name: str, name: str) -> Prompted:
-    task = registry.load("objectives", name).Objective
-    if not (issubclass(task, Task) and isinstance(task, Prompted)):
-        raise UsageError(f"{recipe_name}: objective {name} is no task whose rows can be prompts")
-    return task
 
 
 def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> Prompt:

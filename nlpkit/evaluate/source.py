@@ -1,7 +1,7 @@
 """Finds the held-out data of a checkpoint: files that are given, or those of its run."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -186,16 +186,10 @@ def _make_sources(files: Sequence[str], form: str) -> list[str | JsonObject]:
 
 def load_run_recipe(path: Path) -> recipe.Resolved:
     """Return the recipe of a run; the names of its parts are checked before their import."""
-    data = yaml.read(path.read_bytes(), str(path)).data
-    for name in _list_part_names(data):
-        check_named_by(path, name, "run nlpkit where it lies")
-    return recipe.load(str(path))
-
-
-def _list_part_names(data: object) -> Iterator[str]:
-    """Yield the names of all parts in a recipe, which may be malformed."""
+    data = yaml.read(path.read_bytes(), str(path)).data  # which may be malformed
     parts = (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention, Optimizer)
     keys = {part.KEY for part in parts} | {"optimizer", "backend"}
-    for path in flatten(data):
-        if len(path) > 1 and path[-1] in keys and isinstance(name := value_at(data, path), str):
-            yield name
+    for place in flatten(data):
+        if len(place) > 1 and place[-1] in keys and isinstance(name := value_at(data, place), str):
+            check_named_by(path, name, "run nlpkit where it lies")
+    return recipe.load(str(path))
