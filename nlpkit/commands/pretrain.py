@@ -162,10 +162,7 @@ def check_directory(resolved: "Resolved", common: Common, allow_change: bool | N
 
 def _check(resolved: "Resolved", common: Common) -> None:
     if common.resume not in ("auto", "never") and not Path(common.resume).exists():
-        from nlpkit.checkpoints.nearest import suggest_path
-
-        path = Path(common.resume)
-        raise FileError(f"--resume {path}: no such checkpoint{suggest_path(path)}")
+        raise _no_checkpoint(Path(common.resume))
     check_installed(resolved)
     if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
         from nlpkit.train.machine import find_device
@@ -181,3 +178,9 @@ def check_installed(resolved: "Resolved") -> None:
 
         trackers.check_installed("train.trackers", settings.trackers)
         trackers.check_installed("train.optimizer", [settings.optimizer.module.PACKAGE])
+
+
+def _no_checkpoint(path: Path) -> FileError:
+    from nlpkit.checkpoints.nearest import suggest_path
+
+    return FileError(f"--resume {path}: no such checkpoint{suggest_path(path)}")

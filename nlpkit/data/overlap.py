@@ -24,7 +24,7 @@ _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _WITHOUT_SPACES = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_PIECE = 1 << 19  # words of training text that are looked at together
+_PIECE = 1 << 21  # characters of training text that are looked at together
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is lost from the hash
 
 
@@ -76,43 +76,30 @@ def split_words(text: str) -> list[str]:
     return text.split()
 
 
-def hash_pieces(rows: Iterable[Row], words: int, size: float = _PIECE) -> Iterator[Hashed]:
-    """Yield the rows in pieces of about `size` words, with each `words` in a row; one at least."""
-    piece: list[Row] = []
-    hashes = array("q")  # of each word
-    lengths: list[int] = []  # of each text
-    row_of: list[int] = []  # of each text
-    for row in rows:
-        for text in row.texts:
-            found = split_words(text)
-            hashes.extend(map(hash, found))
-            lengths.append(len(found))
-            row_of.append(len(piece))
-        piece.append(row)
-        if len(hashes) >= size:
-            yield _hash(piece, hashes, lengths, row_of, words)
-            piece, hashes, lengths, row_of = [], array("q"), [], []
-    yield _hash(piece, hashes, lengths, row_of, words)
-
-
-def _hash(
-    rows: list[Row], hashes: "array[int]", lengths: list[int], row_of: list[int], words: int
-) -> Hashed:
+def hash_rows(rows: Iterable[Row], words: int) -> Hashed:
+    """Return the rows, and each `words` in a row of them."""
+    rows, hashes = list(rows), array("q")
+    texts = [(number, text) for number, row in enumerate(rows) for text in row.texts]
+    lengths = []  # of each text
+    for _, text in texts:
+        found = split_words(text)
+        hashes.extend(map(hash, found))
+        lengths.append(len(found))
     values = np.array(hashes).view(np.uint64)
-    text = np.repeat(np.arange(len(lengths)), lengths)  # of each word
+    text_of = np.repeat(np.arange(len(lengths)), lengths)  # of each word
     count = max(len(values) - words + 1, 0)
-    begins = np.flatnonzero(text[:count] == text[len(text) - count :])
+    begins = np.flatnonzero(text_of[:count] == text_of[len(text_of) - count :])
     keys = np.zeros(count, np.uint64)
     for offset in range(words):
         keys = keys * _FACTOR + values[offset : offset + count]
-    rows_of = np.array(row_of, np.int64)[text]
+    rows_of = np.array([number for number, _ in texts], np.int64)[text_of]
     with_words = len(np.unique(rows_of))
     return Hashed(rows, keys[begins], rows_of[begins], begins, len(values), with_words)
 
 
 def hash_file(name: str, rows: Iterable[Row], words: int) -> Hashed:
     """Return the rows of an evaluated file; raise `DataError` if they have no word."""
-    (found,) = hash_pieces(rows, words, float("inf"))
+    found = hash_rows(rows, words)
     if not found.words:
         raise DataError(f"{name}: no words in any row")
     return found
@@ -129,13 +116,26 @@ class Training:
         self.rows = self.words = 0
         self.places: dict[int, tuple[str, int]] = {}
         known = np.unique(np.concatenate([file.keys for file in files]))
-        for piece in hash_pieces(rows, words):
+        for piece in (hash_rows(each, words) for each in _split(rows)):
             self.rows += len(piece.rows)
             self.words += piece.words
             keys, first = np.unique(piece.keys, return_index=True)
             for at in first[np.isin(keys, known, assume_unique=True)]:
                 row = piece.rows[piece.of_row[at]]
                 self.places.setdefault(int(piece.keys[at]), (row.file, row.line))
+
+
+def _split(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in lists of about `_PIECE` characters."""
+    piece: list[Row] = []
+    characters = 0
+    for row in rows:
+        piece.append(row)
+        characters += sum(map(len, row.texts))
+        if characters >= _PIECE:
+            yield piece
+            piece, characters = [], 0
+    yield piece
 
 
 def count_found(

@@ -135,11 +135,7 @@ def _show(tokenizer: Tokenizer | None, ids: torch.Tensor | None, number: int) ->
     """Return the tokens, or where there are none, such as in images, their numbers."""
     if tokenizer is None or ids is None:
         return [str(place) for place in range(1, number + 1)]
-    size = tokenizer.vocab_size
-    return [
-        show_token(tokenizer, each) if each < size else f"[prompt {each - size}]"
-        for each in ids.tolist()
-    ]
+    return [show_token(tokenizer, each) for each in ids.tolist()]
 
 
 def _make_page(layers: Sequence[Layer], name: str) -> str:

@@ -228,7 +228,7 @@ def format_batch(plan: Planned) -> Iterator[str]:
             empty = [""] * (len(names) + len(others))
             for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
                 values = [str(batch.fields[name][row].item()) for name in sources]
-                token = _show(of_sources(tokenizer), batch.fields[sources[0]][row])
+                token = show_token(of_sources(tokenizer), int(batch.fields[sources[0]][row]))
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
             values = [str(batch.fields[name][row].item()) for name in names]
@@ -236,8 +236,9 @@ def format_batch(plan: Planned) -> Iterator[str]:
             values += [_show_field(plan, n, number) if ends else "" for n in others]
             values += [""] * len(sources)
             if labels is not None:
-                values.append("" if labels[row] == IGNORE else _show(tokenizer, labels[row]))
-            token = _show(tokenizer, batch.fields["input_ids"][row])
+                label = int(labels[row])
+                values.append("" if label == IGNORE else show_token(tokenizer, label))
+            token = show_token(tokenizer, int(batch.fields["input_ids"][row]))
             yield "\t".join([str(number), token, *values])
         yield ""
         start += length
@@ -254,11 +255,6 @@ def _find_tokenizer(plan: Planned) -> Tokenizer:
         name = plan.resolved.recipe.objective[0].name
         raise UsageError(f"a batch is shown by its tokens, and objective {name} reads no text")
     return plan.data.tokenizer
-
-
-def _show(tokenizer: Tokenizer, token: int) -> str:
-    size = tokenizer.vocab_size
-    return show_token(tokenizer, int(token)) if token < size else f"[prompt {int(token) - size}]"
 
 
 def draw_mask(plan: Planned, path: Path) -> None:
@@ -286,7 +282,7 @@ def draw_mask(plan: Planned, path: Path) -> None:
         settings = [f"{name} {value}" for name, value in kind.config if value is not None]
         mask = dense_mask(kind, layout)
         masks[", ".join([kind.kind, *settings])] = mask.numpy()
-    words = [_show(tokenizer, token) for token in batch.fields["input_ids"]]
+    words = [show_token(tokenizer, token) for token in batch.fields["input_ids"].tolist()]
     mask_figure(masks, layout.spans, words, path)
 
 

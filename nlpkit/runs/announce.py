@@ -64,12 +64,7 @@ def announce_data(data: Data, reads_images: bool, log: Log) -> None:
 def _announce_training(run: Run, state: State) -> None:
     section, settings = run.resolved.recipe.train, run.settings
     if section.budget:
-        ratio = section.warmup_ratio or 0
-        run.log.info(
-            f"training: {format_duration(settings.budget_seconds or 0)}"
-            + (f", warm-up {ratio:.3g} of it" if ratio else "")
-            + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
-        )
+        _announce_budget(run, state)
     elif section.epochs or section.words or section.warmup_ratio:
         passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"
         run.log.info(
@@ -77,6 +72,15 @@ def _announce_training(run: Run, state: State) -> None:
             + (passes if section.epochs else "")
             + f", warm-up {settings.warmup_steps:,}"
         )
+
+
+def _announce_budget(run: Run, state: State) -> None:
+    ratio = run.resolved.recipe.train.warmup_ratio or 0
+    run.log.info(
+        f"training: {format_duration(run.settings.budget_seconds or 0)}"
+        + (f", warm-up {ratio:.3g} of it" if ratio else "")
+        + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
+    )
 
 
 def _announce_optimizers(run: Run) -> None:

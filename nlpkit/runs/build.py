@@ -219,14 +219,18 @@ def bind_objective(
 
         part.prompt = soft_prompts.find(resolved, objective, part)
     if isinstance(objective, Task):
-        part.outputs, part.head_dropout = objective.outputs, objective.dropout
-        part.head_kind = objective.head_kind
-        if part.source:
-            from nlpkit.runs import init_from
-
-            notes = objective_notes(resolved, objective)
-            part.same_task = init_from.is_same_task(part.source, notes)
+        _set_head(resolved, part, objective)
     return objective
+
+
+def _set_head(resolved: Resolved, part: ModelPart, objective: Task) -> None:
+    part.outputs, part.head_dropout = objective.outputs, objective.dropout
+    part.head_kind = objective.head_kind
+    if part.source:
+        from nlpkit.runs import init_from
+
+        notes = objective_notes(resolved, objective)
+        part.same_task = init_from.is_same_task(part.source, notes)
 
 
 def _with_preprocessor(objective: Any, settings: Any, source: Path) -> Any:

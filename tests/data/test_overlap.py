@@ -45,7 +45,7 @@ def make_texts(count: int, seed: int) -> list[list[str]]:
 @pytest.mark.parametrize("words", [2, 5, 8])
 @pytest.mark.parametrize("piece", [7, 1 << 19])
 def test_counts_and_places_equal_those_of_sets(words, piece, monkeypatch):
-    monkeypatch.setattr(overlap.hash_pieces, "__defaults__", (piece,))
+    monkeypatch.setattr(overlap, "_PIECE", piece)
     evaluated, training = make_texts(60, 1), make_texts(40, 2)
     first: dict[tuple[str, ...], int] = {}
     for line, texts in enumerate(training, 1):

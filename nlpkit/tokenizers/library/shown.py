@@ -12,7 +12,9 @@ _SPACE = "␣"
 
 
 def show_token(tokenizer: Tokenizer, token_id: int) -> str:
-    """Return the token with this id as people read it."""
+    """Return the token with this id as people read it; one behind the last is of a soft prompt."""
+    if token_id >= tokenizer.vocab_size:
+        return f"[prompt {token_id - tokenizer.vocab_size}]"
     own = tokenizer.target if isinstance(tokenizer, SourceAndTarget) else tokenizer
     raw = own.token_bytes(token_id) if isinstance(own, ByteLevel) else None
     text = own.token(token_id) if raw is None else _text(raw)
