@@ -133,15 +133,10 @@ class Series:
             best = max(ranks, key=lambda rate: ranks[rate])
             if best not in (rates[0], rates[-1]) or not left:
                 break
-            fresh = [_go_on(rates, best)]
+            beside = rates[1] if best == rates[0] else rates[-2]
+            fresh = [float(f"{best * best / beside:.3g}")]  # as far beyond the end
             rates = sorted([*rates, *fresh])
         return {"chosen": best, "tried": tried}, {}
-
-
-def _go_on(rates: Sequence[float], best: float) -> float:
-    """Return the rate beyond the end `best` of rising rates, as far as the two there are apart."""
-    beside = rates[1] if best == rates[0] else rates[-2]
-    return float(f"{best * best / beside:.3g}")
 
 
 def rank(figures: dict[str, float | None], score: str) -> tuple[float, float]:

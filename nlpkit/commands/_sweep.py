@@ -14,7 +14,6 @@ from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import load
 from nlpkit.recipe.known import find_changes
-from nlpkit.train.log import Log
 
 
 def sweep(asked: Sweep) -> None:
@@ -43,7 +42,12 @@ def sweep(asked: Sweep) -> None:
         return
     failed: dict[str, int] = {}
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        _train_here(asked, runs, log)
+        # In this process, which was launched together with others; the first error ends it.
+        with common.catch_signals(asked.options.max_time) as stop:
+            for number, run in enumerate(runs, 1):
+                log.info(f"run {number} of {len(runs)}: {run.path}")
+                change = asked.options.allow_change
+                pretrain.train_in_directory(run.resolved, common, change, log, stop)
     else:
         failed = Runner(log, asked.options.max_time).train(runs)
     if int(os.environ.get("RANK", "0")) == 0:
@@ -79,15 +83,6 @@ def _check_folder(root: Path, axes: Axes, runs: Sequence[Run]) -> None:
                     f"{root} holds runs of another grid: {path.relative_to(root)} differs in "
                     f"{key}; give --out another directory"
                 )
-
-
-def _train_here(asked: Sweep, runs: Sequence[Run], log: Log) -> None:
-    """Train in this process, which was launched together with others; the first error ends it."""
-    common, options = asked.common, asked.options
-    with common.catch_signals(options.max_time) as stop:
-        for number, run in enumerate(runs, 1):
-            log.info(f"run {number} of {len(runs)}: {run.path}")
-            pretrain.train_in_directory(run.resolved, common, options.allow_change, log, stop)
 
 
 def _print_result(common: Common, axes: Axes, root: Path, runs: Sequence[Run]) -> None:

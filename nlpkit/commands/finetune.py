@@ -60,6 +60,8 @@ def command(
 def load_task(common: Common, recipe: str, start: Start, more: Sequence[str] = ()) -> "Resolved":
     """Return the recipe with the changes of the options; check that `init_from` exists."""
     from nlpkit import recipe as recipes
+    from nlpkit.checkpoints import files
+    from nlpkit.checkpoints.nearest import suggest_start
 
     sets = common.list_changes()
     if start.start is not None:
@@ -73,11 +75,14 @@ def load_task(common: Common, recipe: str, start: Start, more: Sequence[str] = (
     if start.start is not None and (link := _find_old_link(start.start, resolved.recipe.out)):
         sets.append(f"init_from={json.dumps(link)}")
         resolved = recipes.load(recipe, sets)
-    _check_start(resolved)
+    named = resolved.recipe.init_from
+    path = None if named is None else resolved.path(named)
+    if path is not None and not path.exists() and not files.find_named(path):
+        raise FileError(f"{named}: no such checkpoint to start from{suggest_start(path)}")
     if common.family is not None:
-        if resolved.recipe.init_from is None:
+        if path is None:
             raise UsageError("--family: the recipe has no init_from; give --from CKPT")
-        section = build_section(resolved.path(resolved.recipe.init_from), common.family)
+        section = build_section(path, common.family)
         resolved = recipes.load(recipe, [*sets, f"model={section}"])
     return resolved
 
@@ -128,13 +133,3 @@ def _choose_lora_settings(resolved: "Resolved") -> list[str]:
         rate = recipe.train.lr
         sets.append(f"train.lr={max(rate, min(LORA_LR * rate, LORA_LR_MAX)):.6g}")
     return sets
-
-
-def _check_start(resolved: "Resolved") -> None:
-    from nlpkit.checkpoints import files
-    from nlpkit.checkpoints.nearest import suggest_start
-
-    named = resolved.recipe.init_from
-    path = None if named is None else resolved.path(named)
-    if path is not None and not path.exists() and not files.find_named(path):
-        raise FileError(f"{named}: no such checkpoint to start from{suggest_start(path)}")

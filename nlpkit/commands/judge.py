@@ -75,7 +75,8 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
             stop.check()
             log.scoring(count, len(texts), "sentences")
 
-        scores = pairs.score(texts, likelihood, done, log.warn)
+        encoded = pairs.encode(texts, likelihood, log.warn)
+        scores = pairs.Scores(encoded, likelihood.compute_log_probs(encoded, done))
     result: JsonObject = {"checkpoint": str(opened.path), "method": likelihood.method}
     table = ""
     if found:

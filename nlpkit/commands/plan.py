@@ -77,7 +77,15 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
         plan = _make(resolved, common, shown, log)
         if shown.batch:
             return
-        described = _describe(plan, not shown.no_probe, log)
+        from nlpkit import plan as planning
+
+        described = planning.describe(plan)
+        if not shown.no_probe:
+            from nlpkit.plan.probe import probe
+            from nlpkit.train.progress import follow
+
+            with follow(log) as show:
+                described["estimate"] = probe(plan, show)
     if shown.card is not None:
         model = described["model"]
         sizes = model["flops_per_run"], model["state_bytes"]
@@ -113,19 +121,6 @@ def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Pl
         for line in planning.format_batch(plan):
             print(line)
     return plan
-
-
-def _describe(plan: "Planned", measure: bool, log: "Log") -> JsonObject:
-    from nlpkit import plan as planning
-
-    described = planning.describe(plan)
-    if measure:
-        from nlpkit.plan.probe import probe
-        from nlpkit.train.progress import follow
-
-        with follow(log) as show:
-            described["estimate"] = probe(plan, show)
-    return described
 
 
 def _print(described: JsonObject, origin: dict[str, str]) -> None:

@@ -1,6 +1,9 @@
 """List the packaged recipes, print one, or say which parts a recipe can name."""
 
+import json
 import re
+import shutil
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,8 +49,6 @@ def command(common: Common, shown: Shown, name: Name = None) -> None:
     `nlpkit recipes schema` prints the JSON schema of recipes (draft 2020-12), for editors: put
     `# yaml-language-server: $schema=PATH` into the first line of a recipe.
     """
-    import json
-
     if shown.whole:
         from nlpkit.recipe.extends import write_whole
 
@@ -96,8 +97,6 @@ def _print_recipe(name: str, text: str, common: Common) -> None:
 
 def _print_list(common: Common, folder: str = "") -> None:
     """Print the recipes of a folder, or in groups; of all folders as JSON."""
-    import json
-
     from nlpkit import recipe
 
     texts = {name: path.read_text(encoding="utf-8") for name, path in recipe.packaged().items()}
@@ -131,9 +130,6 @@ def _is_tuned(name: str, texts: Mapping[str, str]) -> bool:
 
 def _print_rows(names: Sequence[str], texts: Mapping[str, str]) -> None:
     """Print a line for each recipe, which is as long as the terminal is wide."""
-    import shutil
-    import textwrap
-
     width = min(max(map(len, names), default=0), _WIDEST_NAME)
     for name in names:
         start = f"  {name:{width}}  "

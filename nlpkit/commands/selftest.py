@@ -32,7 +32,8 @@ def command(common: Common, recipe: RecipeName = "cpm_ant") -> None:
             for proof in selftest.prove(bench):
                 proofs.append(proof)
                 if not common.json:
-                    print(_format_line(proof), flush=True)
+                    verdict = f"{'ok  ' if proof.passed else 'FAIL'}  {proof.name:<18}"
+                    print(f"{verdict} {proof.seconds:5.1f} s  {proof.figure}", flush=True)
         failed = [proof.name for proof in proofs if not proof.passed]
         if common.json:
             common.print_result(
@@ -61,8 +62,3 @@ def _describe(bench: "Bench") -> str:
         + (f"attention: {bench.attention}; " if bench.attention else "")
         + (f"shrunk: {shrunk}" if shrunk else "not shrunk")
     )
-
-
-def _format_line(proof: "Proof") -> str:
-    verdict = "ok  " if proof.passed else "FAIL"
-    return f"{verdict}  {proof.name:<18} {proof.seconds:5.1f} s  {proof.figure}"

@@ -204,20 +204,23 @@ class Stream:
     def plan(self, epoch: int) -> Bins:
         """Return the bins of `epoch`; the last two epochs asked for are kept."""
         if epoch not in self._plans:
-            examples = self.examples
-            items = examples.epoch(epoch)
-            if epoch % self.round:
-                carried = examples.carry_over(self.plan(epoch - 1).leftover)
-                items = np.concatenate([carried, items])
-            bins = plan_bins(
-                items,
-                examples.sizes[items % len(examples)],
-                self.budget,
-                examples.generator(epoch, 0, 0, 1),
-                allow_leftover=(epoch + 1) % self.round != 0,
-            )
+            bins = self._pack(epoch)
             self._plans = {e: b for e, b in self._plans.items() if e == epoch - 1} | {epoch: bins}
         return self._plans[epoch]
+
+    def _pack(self, epoch: int) -> Bins:
+        examples = self.examples
+        items = examples.epoch(epoch)
+        if epoch % self.round:
+            carried = examples.carry_over(self.plan(epoch - 1).leftover)
+            items = np.concatenate([carried, items])
+        return plan_bins(
+            items,
+            examples.sizes[items % len(examples)],
+            self.budget,
+            examples.generator(epoch, 0, 0, 1),
+            allow_leftover=(epoch + 1) % self.round != 0,
+        )
 
     def locate(self, number: int) -> Position:
         """Return epoch and bin of the `number`-th bin counted from the start position."""

@@ -96,7 +96,11 @@ def plan_bins(
         )
     packed: list[np.ndarray] = []
     carried = np.empty(0, np.int64)  # indices into `items`
-    ends = _window_ends(sizes, budget)
+    # Windows have about `WINDOW_BINS` bins; the last may be up to twice as long.
+    total, tokens = np.cumsum(sizes), WINDOW_BINS * budget
+    windows = max(1, int(total[-1] // tokens)) if len(sizes) else 0
+    inner = np.searchsorted(total, np.arange(1, windows) * tokens).tolist()
+    ends = [*inner, len(sizes)] if windows else []
     for start, stop in zip([0, *ends], ends, strict=False):
         window = np.concatenate([carried, np.arange(start, stop)])
         bins = [window[chosen] for chosen in best_fit(sizes[window], budget)]
@@ -120,14 +124,6 @@ def _carry_over(
     while keep < len(bins) and sizes[fullest_first[keep]].sum() >= FULL_ENOUGH * budget:
         keep += 1
     return fullest_first[:keep], np.concatenate([np.empty(0, np.int64), *fullest_first[keep:]])
-
-
-def _window_ends(sizes: np.ndarray, budget: int) -> list[int]:
-    """Return where windows of about `WINDOW_BINS` bins end; the last may be up to twice as long."""
-    total = np.cumsum(sizes)
-    windows = max(1, int(total[-1] // (WINDOW_BINS * budget))) if len(sizes) else 0
-    targets = np.arange(1, windows) * (WINDOW_BINS * budget)
-    return [*np.searchsorted(total, targets).tolist(), len(sizes)] if windows else []
 
 
 def collate(examples: Sequence[Mapping[str, np.ndarray]], fields: Mapping[str, Field]) -> Batch:

@@ -25,13 +25,6 @@ class RowStream(Stream):
         """The number of steps of the first epoch; others have about as many rows (see weights)."""
         return -(-len(self.plan(0).items) // self.rows)
 
-    def plan(self, epoch: int) -> Bins:
-        """Return the bins of `epoch`; the last two epochs asked for are kept."""
-        if epoch not in self._plans:
-            kept = {e: bins for e, bins in self._plans.items() if e == epoch - 1}
-            self._plans = kept | {epoch: self._pack(epoch)}
-        return self._plans[epoch]
-
     def _pack(self, epoch: int) -> Bins:
         items = self.examples.epoch(epoch)
         sizes = self.examples.sizes[items % len(self.examples)]

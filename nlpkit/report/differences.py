@@ -95,7 +95,7 @@ def compare_figures(
     for name in others:
         runs = [of_path[row.path] for row in (*sides[first], *sides[name])]
         texts, hashes = zip(*map(_describe_rows, runs), strict=True)
-        if not _all_equal(hashes if all(hashes) else texts):
+        if len({*(hashes if all(hashes) else texts)}) > 1:
             say(f"not comparable: {name} is evaluated on other data than {first} (data.valid)")
             continue
         figures = list_figures(table)
@@ -103,7 +103,7 @@ def compare_figures(
             say(f"not comparable: the loss of {name} is {problem} than that of {first}")
             figures = [each for each in figures if each not in _PER_TARGET]
             figures += [_PER_CHARACTER] if _PER_CHARACTER in table.figures else []
-        if _PAIRS in figures and not _all_equal([*map(_name_pairs, runs)]):
+        if _PAIRS in figures and len({*map(_name_pairs, runs)}) > 1:
             say(f"not comparable: {name} is judged by other pairs than {first} (eval.pairs)")
             figures = [each for each in figures if each != _PAIRS]
         for figure in dict.fromkeys(figures):
@@ -124,30 +124,27 @@ def list_figures(table: Table) -> list[str]:
     return [*sort, *(f"{HELD_OUT}{name}" for name in named)]
 
 
-def _all_equal(values: Sequence[object]) -> bool:
-    return all(each == values[0] for each in values)
-
-
-def _describe_rows(run: History) -> tuple[object, list[object]]:
-    """Return the settings that name the evaluated text, and the hashes of its files."""
+def _describe_rows(run: History) -> tuple[str, str]:
+    """Return the settings that name the evaluated text, and the hashes of its files, if any."""
     share = run.settings.get("data.valid_fraction", "0")
     part = "valid" if json.loads(share) == 0 else "train"
-    named = {key: of for key, of in run.settings.items() if key.startswith(f"data.{part}")}
+    settings = {key: of for key, of in run.settings.items() if key.startswith(f"data.{part}")}
+    named = json.dumps(settings, sort_keys=True)
     if not (run.path / DATA_FILES).is_file():
-        return named, []
+        return named, ""
     try:
         sources = read_json(run.path / DATA_FILES)[part]
         hashes = sorted(file["sha256"] for files in sources for file in files)
     except (KeyError, TypeError) as error:
         raise FileError(f"{run.path / DATA_FILES}: not a record of files: {error!r}") from error
-    return named, [share, *hashes]
+    return named, " ".join([share, *hashes])
 
 
 def _find_other_unit(runs: Sequence[History]) -> str | None:
     """Return why losses are not in one unit, or None."""
-    if not _all_equal([run.settings.get("objective.name") for run in runs]):
+    if len({run.settings.get("objective.name") for run in runs}) > 1:
         return "of another objective (objective.name)"
-    if runs[0].loss_unit == "nats/token" and not _all_equal([*map(_hash_tokenizer, runs)]):
+    if runs[0].loss_unit == "nats/token" and len({*map(_hash_tokenizer, runs)}) > 1:
         return "per token of another tokenizer"
     return None
 

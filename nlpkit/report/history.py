@@ -19,8 +19,6 @@ from nlpkit.recipe import yaml
 from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.train import state
 
-Record = JsonObject  # a JSON object
-
 FIGURES = ("loss", "perplexity", "bits_per_character")  # of an evaluation, beside the scores
 COLUMNS = (
     "step", "tokens", "targets", "loss", "lr", "grad_norm", "tokens_per_second", "memory_bytes",
@@ -38,10 +36,10 @@ class History:
 
     label: str
     path: Path
-    status: Record
+    status: JsonObject
     settings: dict[str, str]
-    steps: list[Record]
-    evaluations: dict[int, Record]
+    steps: list[JsonObject]
+    evaluations: dict[int, JsonObject]
     spent: float = 0.0
 
     def column(self, name: str) -> np.ndarray:
@@ -85,12 +83,12 @@ class History:
         return None if step is None or value is None else (step, value)
 
     @property
-    def last(self) -> Record:
+    def last(self) -> JsonObject:
         """The evaluation after the last step, empty if there is none."""
         return self.evaluations[max(self.evaluations)] if self.evaluations else {}
 
     @property
-    def chosen(self) -> Record:
+    def chosen(self) -> JsonObject:
         """The best evaluation; the last one if what selects it is undefined in all of them."""
         return self.last if self.best is None else self.evaluations[self.best[0]]
 
@@ -162,10 +160,10 @@ def _read_bytes(path: Path) -> bytes:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def _read_records(path: Path) -> list[Record]:
+def _read_records(path: Path) -> list[JsonObject]:
     raw = _read_bytes(path) if path.exists() else b""
     lines = raw.splitlines()
-    records: list[Record] = []
+    records: list[JsonObject] = []
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
@@ -182,7 +180,7 @@ def _read_records(path: Path) -> list[Record]:
     return records
 
 
-def _is_record(record: Record, last: int) -> bool:
+def _is_record(record: JsonObject, last: int) -> bool:
     figures = record.get("held_out", record)
     values = [figures.get(name) for name in (*FIGURES, *COLUMNS)]
     for key in ("losses", "metrics"):
@@ -195,14 +193,14 @@ def _is_record(record: Record, last: int) -> bool:
     )
 
 
-def list_records(histories: Sequence[History]) -> tuple[list[str], list[Record]]:
+def list_records(histories: Sequence[History]) -> tuple[list[str], list[JsonObject]]:
     """Return the figures of each step and evaluation as a row, and the names of the columns.
 
     Figures of the held-out data begin `held_out.`; numbers are unrounded.
     """
-    rows: list[Record] = []
+    rows: list[JsonObject] = []
     for history in histories:
-        of_step: dict[int, Record] = {}
+        of_step: dict[int, JsonObject] = {}
         for record in history.steps:
             losses = {f"loss.{name}": loss for name, loss in (record.get("losses") or {}).items()}
             of_step[record["step"]] = {name: record.get(name) for name in COLUMNS} | losses

@@ -17,7 +17,7 @@ from nlpkit import __version__
 from nlpkit.plural import all_of, number_of
 from nlpkit.report import svg
 from nlpkit.report.curves import BUCKETS, LIMIT, Chart
-from nlpkit.report.history import History, Record
+from nlpkit.report.history import History
 from nlpkit.train.state import LOSS
 from nlpkit.units import format_duration
 
@@ -200,20 +200,16 @@ def _write_evaluations(histories: Sequence[History]) -> str:
             caption += f"; the table has the last {_LAST} and the best, the chart has all"
         rows: list[list[Cell]] = []
         for step in shown:
-            cells = _make_evaluation_row(figures[step], parts, history.scores)
+            each = figures[step]
+            values = [each["loss"], *map(each["losses"].get, parts)]
+            values += map(each["metrics"].get, history.scores)
+            cells = [*map(_format_figure, values), _format_figure(each.get("perplexity"), 2)]
+            cells.append(_format_figure(each.get("bits_per_character"), 3))
             mark = " (best)" if step == best else ""
             rows.append([f"{step:,}{mark}", *[(c, "best") if mark else c for c in cells]])
         head = ["step", f"loss ({history.loss_unit})", *parts, *history.scores]
         tables.append(_table(caption, [*head, "perplexity", "bits/character"], rows))
     return _section("Held-out evaluation", *tables)
-
-
-def _make_evaluation_row(figures: Record, parts: Sequence[str], scores: Sequence[str]) -> list[str]:
-    values = [figures["loss"], *map(figures["losses"].get, parts)]
-    values += map(figures["metrics"].get, scores)
-    cells = [_format_figure(value) for value in values]
-    return [*cells, _format_figure(figures.get("perplexity"), 2),
-            _format_figure(figures.get("bits_per_character"), 3)]  # fmt: skip
 
 
 def _write_recipe(histories: Sequence[History]) -> str:

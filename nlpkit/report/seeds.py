@@ -54,12 +54,9 @@ def table(result: JsonObject) -> str:
     lines = ["\t".join(head)]
     for name, row in result["figures"].items():
         values = [row["mean"], row["median"], row["std"], *row["values"]]
-        lines.append("\t".join([name, *map(_format_value, values)]))
+        shown = ("undefined" if value is None else f"{value:.4f}" for value in values)
+        lines.append("\t".join([name, *shown]))
     return "\n".join(lines)
-
-
-def _format_value(value: float | None) -> str:
-    return "undefined" if value is None else f"{value:.4f}"
 
 
 @dataclass(frozen=True)

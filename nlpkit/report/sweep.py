@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
-from nlpkit.report.history import FIGURES, History, Record
+from nlpkit.json_types import JsonObject
+from nlpkit.report.history import FIGURES, History
 from nlpkit.report.seeds import summarize
 from nlpkit.score import named
 from nlpkit.text_table import aligned
@@ -32,7 +33,7 @@ class Row:
     run: str
     path: str
     state: str
-    settings: Record
+    settings: JsonObject
     figures: dict[str, float | None]
 
     @property
@@ -143,7 +144,7 @@ def is_lower_better(figure: str) -> bool:
         return False
 
 
-def group_seeds(of: Table) -> list[Record]:
+def group_seeds(of: Table) -> list[JsonObject]:
     """Return the runs with equal settings but for the seed, in the order of their means.
 
     Each group has `settings`, the `seeds`, `values`, `mean` and `std` of the figure of the table.
@@ -199,7 +200,7 @@ def _to_value(value: object) -> Value:
     return json.dumps(value, ensure_ascii=False)
 
 
-def to_json(of: Table) -> Record:
+def to_json(of: Table) -> JsonObject:
     """Return the table and its groups as plain data."""
     rows = [asdict(row) for row in of.rows]
     return {"sort": of.sort, "rows": rows, "groups": group_seeds(of)}

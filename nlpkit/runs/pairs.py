@@ -158,17 +158,6 @@ class Scores:
         return np.where(good == bad, 0.5, good > bad)
 
 
-def score(
-    sentences: Sequence[Sentence],
-    likelihood: "Likelihood",
-    done: Callable[[int], None],
-    warn: Callable[[str], None],
-) -> Scores:
-    """Return the log-probabilities of the sentences; see `encode`."""
-    encoded = encode(sentences, likelihood, warn)
-    return Scores(encoded, likelihood.compute_log_probs(encoded, done))
-
-
 def encode(
     sentences: Sequence[Sentence], likelihood: "Likelihood", warn: Callable[[str], None]
 ) -> "list[Encoded]":
