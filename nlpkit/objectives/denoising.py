@@ -26,7 +26,7 @@ from nlpkit.contracts.batch import IGNORE, Batch, Field, FlaggedIds, Loss, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives.examples.pairs import sentence_starts
-from nlpkit.objectives.examples.source_target import TextSourceTarget
+from nlpkit.objectives.examples.source_target import Contiguous, TextSourceTarget
 
 if TYPE_CHECKING:
     import torch
@@ -42,11 +42,7 @@ class Config(FrozenConfig):
     max_length: int = Setting(
         512, ge=4, description="longest source and longest target, in tokens, with the end token"
     )
-    contiguous: bool = Setting(
-        False,
-        description="cut the text of all documents as one stream, with an end token after each "
-        "document; false: each example has text of one document",
-    )
+    contiguous: Contiguous = False
     permute_sentences: float = Setting(
         1.0, ge=0, le=1, description="share of the sentences that change places among themselves"
     )

@@ -15,7 +15,7 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
-from nlpkit.objectives.examples.source_target import TextSourceTarget
+from nlpkit.objectives.examples.source_target import Contiguous, TextSourceTarget
 
 
 class Config(FrozenConfig):
@@ -27,11 +27,7 @@ class Config(FrozenConfig):
         description="longest piece of text, in tokens; a source or a target with its end token has "
         "no more",
     )
-    contiguous: bool = Setting(
-        False,
-        description="cut the text of all documents as one stream, with an end token after each "
-        "document; false: each example has text of one document",
-    )
+    contiguous: Contiguous = False
 
 
 class Objective(TextSourceTarget):

@@ -21,7 +21,7 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
-from nlpkit.objectives.examples.source_target import TextSourceTarget
+from nlpkit.objectives.examples.source_target import Contiguous, TextSourceTarget
 from nlpkit.objectives.examples.text import check_length
 
 COUNT = 100  # sentinels, as in T5's vocabulary
@@ -38,11 +38,7 @@ class Config(FrozenConfig):
     )
     rate: float = Setting(0.15, gt=0, le=0.5, description="share of the tokens that are noise")
     mean_span: float = Setting(3.0, ge=1, description="mean number of tokens of a span")
-    contiguous: bool = Setting(
-        False,
-        description="cut the text of all documents as one stream, with an end token after each "
-        "document; false: each example has text of one document",
-    )
+    contiguous: Contiguous = False
 
 
 class Objective(TextSourceTarget):

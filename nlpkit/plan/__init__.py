@@ -28,7 +28,7 @@ from nlpkit.runs import baseline, build, checks, fit_memory, milestones, planned
 from nlpkit.runs.announce import announce_data
 from nlpkit.runs.build import model_part
 from nlpkit.runs.planned import Planned, PlannedModel
-from nlpkit.runs.run import Data, ModelPart
+from nlpkit.runs.run import Data
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train import machine, recompute
@@ -55,7 +55,15 @@ def make(
         from nlpkit.runs import frozen
 
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(where), log)
-    resolved = _fit_memory(resolved, run_path, part, data, where, log, measure)
+    fitted, asked = fit_memory.recorded(RunDirectory(run_path), None), resolved.recipe.train
+    if fitted is None and asked.memory is not None and not measure:
+        log.warn("train.memory is ignored, because nothing is measured")
+    elif fitted is None and asked.memory is not None:
+        precision, _ = machine.choose_precision(asked.precision, where)
+        chosen = resolved, part, data, where
+        fitted = fit_memory.choose(*chosen, precision=precision, note=log.info)
+    if fitted is not None:
+        resolved = _with_fitted(resolved, fitted)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
     plan = planned.plan(resolved, settings, part, data, where)
     if resolved.recipe.eval.pairs:
@@ -69,36 +77,14 @@ def make(
     return plan
 
 
-def _fit_memory(
-    resolved: Resolved,
-    run_path: Path,
-    part: ModelPart,
-    data: Data,
-    device: torch.device,
-    log: Log,
-    measure: bool,
-) -> Resolved:
+def _with_fitted(resolved: Resolved, found: fit_memory.Fitted) -> Resolved:
     """Return the recipe with what `train.memory` chooses, or chose when the run began."""
-    settings = resolved.recipe.train
-    found = fit_memory.recorded(RunDirectory(run_path), None)
-    if found is None and settings.memory is None:
-        return resolved
-    if found is None and not measure:
-        log.warn("train.memory is ignored, because nothing is measured")
-        return resolved
-    if found is None:
-        precision, _ = machine.choose_precision(settings.precision, device)
-        found = fit_memory.choose(resolved, part, data, device, precision=precision, note=log.info)
-    chosen = found.settings(settings).model_copy(update={"memory": settings.memory})
-    where = "train.memory"
-    names = ["train.tokens_per_batch"]
+    settings, names = resolved.recipe.train, ["train.tokens_per_batch"]
     if found.gradient_checkpointing and not settings.gradient_checkpointing:
         names.append("train.gradient_checkpointing")
-    return replace(
-        resolved,
-        recipe=resolved.recipe.model_copy(update={"train": chosen}),
-        decided=dict.fromkeys(names, where),
-    )
+    chosen = found.settings(settings).model_copy(update={"memory": settings.memory})
+    recipe = resolved.recipe.model_copy(update={"train": chosen})
+    return replace(resolved, recipe=recipe, decided=dict.fromkeys(names, "train.memory"))
 
 
 def describe(plan: Planned) -> JsonObject:

@@ -11,9 +11,10 @@ S tokens of a source, T of a target with its end, N targets of a pack.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
+from pydantic import Field as Setting
 
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch, Field, Loss, Spans, Term
@@ -25,6 +26,13 @@ from nlpkit.tokenizers.library.source_and_target import of_sources
 
 if TYPE_CHECKING:
     import torch
+
+# A setting of objectives that cut text into sources and targets.
+Contiguous = Annotated[
+    bool,
+    Setting(description="cut the text of all documents as one stream, with an end token after each "
+            "document; false: each example has text of one document"),
+]  # fmt: skip
 
 
 class SourceTarget:
