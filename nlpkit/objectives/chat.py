@@ -13,11 +13,11 @@ T tokens of a conversation, the inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import numpy as np
+from pydantic import AfterValidator, model_validator
 from pydantic import Field as Setting
-from pydantic import model_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
@@ -50,10 +50,16 @@ _NO_TEMPLATE = (
 )
 
 
-def check_template(template: str | None) -> None:
-    """Raise `ValueError` if a setting is neither the name of a template nor one."""
-    if template not in (None, "chatml") and "{" not in str(template):
-        raise ValueError("template: needs chatml, or a template in Jinja: {% for message in …")
+def _check_template(template: str) -> str:
+    if template != "chatml" and "{" not in template:
+        raise ValueError("needs chatml, or a template in Jinja: {% for message in …")
+    return template
+
+
+TemplateName = Annotated[
+    Annotated[str, Setting(min_length=1), AfterValidator(_check_template)] | None,
+    Setting(description="chatml, or a template in Jinja; default: the tokenizer's own"),
+]
 
 
 class Config(FrozenConfig):
@@ -70,18 +76,13 @@ class Config(FrozenConfig):
     column: str | None = Setting(
         None, min_length=1, description="column of the list; default: that of the layout"
     )
-    template: str | None = Setting(
-        None,
-        min_length=1,
-        description="chatml, or a template in Jinja; default: the tokenizer's own",
-    )
+    template: TemplateName = None
     tokens: list[str] = Setting(
         [], description="special tokens of a template in Jinja that the vocabulary may lack"
     )
 
     @model_validator(mode="after")
-    def _template_is_one(self) -> Self:
-        check_template(self.template)
+    def _check_column(self) -> Self:
         if self.column and self.layout == "alpaca":
             raise ValueError("column: alpaca has three columns; remove the setting")
         return self

@@ -9,18 +9,17 @@ messages before both (`prompt`).
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field as Setting
-from pydantic import model_validator
 
 from nlpkit.contracts.batch import LENGTHS
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item
 from nlpkit.objectives import chat
-from nlpkit.objectives.chat import CHATML_TOKENS, TUNE_FIRST
+from nlpkit.objectives.chat import CHATML_TOKENS, TUNE_FIRST, TemplateName
 from nlpkit.objectives.dpo import LossConfig, Preferences
 from nlpkit.objectives.tasks.conversations import Messages, read_list
 from nlpkit.objectives.tasks.rows import count_cut, shorten
@@ -43,16 +42,7 @@ class Config(LossConfig):
     rejected: str = Setting(
         "rejected", min_length=1, description="column of the other conversation, or its end"
     )
-    template: str | None = Setting(
-        None,
-        min_length=1,
-        description="chatml, or a template in Jinja; default: the tokenizer's own",
-    )
-
-    @model_validator(mode="after")
-    def _template_is_one(self) -> Self:
-        chat.check_template(self.template)
-        return self
+    template: TemplateName = None
 
     # What `chat` asks for.
     layout: ClassVar[str] = "messages"

@@ -16,7 +16,6 @@ from nlpkit.data.lines import name_first
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
-from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.formats.rows import drop_padding
 from nlpkit.models.layers.head import SEQUENCE, kind_of
@@ -118,8 +117,14 @@ def _bind(
         check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
-        settings = _shorten(module.Config, model_config) | _read_classes(module.Config, directory)
-        settings |= _begin_texts(module.Config, tokenizer)
+        settings, fields = _read_classes(module.Config, directory), module.Config.model_fields
+        limit = longest_sequence(model_config)
+        if "max_length" in fields and fields["max_length"].default > limit:
+            settings["max_length"] = int(limit)
+        # Each text begins with a token, such as LLaMA's `<s>`: without it, the model writes other
+        # texts, and gives them other probabilities.
+        if find_begin(tokenizer) and "contiguous" in fields:
+            settings["contiguous"] = False
     else:
         settings = _add_earlier(module.Config, settings)
     if loaded.lacks_output and "lm_weight" in module.Config.model_fields:
@@ -149,23 +154,6 @@ def _add_earlier(config: type[FrozenConfig], settings: JsonObject) -> JsonObject
             for member in members
         ]
     return settings
-
-
-def _shorten(config: type[FrozenConfig], model_config: ModelConfig) -> JsonObject:
-    """Return a smaller `max_length` if the model has fewer positions than the default, else {}."""
-    limit, field = longest_sequence(model_config), config.model_fields.get("max_length")
-    if field is None or field.default <= limit:
-        return {}
-    return {"max_length": int(limit)}
-
-
-def _begin_texts(config: type[FrozenConfig], tokenizer: Tokenizer | None) -> JsonObject:
-    """Return `contiguous: false` if each text begins with a token, such as LLaMA's `<s>`, else {}.
-
-    Without it, such a model writes other texts, and gives them other probabilities.
-    """
-    begins = find_begin(tokenizer) and "contiguous" in config.model_fields
-    return {"contiguous": False} if begins else {}
 
 
 def find_begin(tokenizer: Tokenizer | None) -> str:
