@@ -21,14 +21,9 @@ if TYPE_CHECKING:
 
 _RECIPES = (".yaml", ".yml")
 
-command = typer.Typer(no_args_is_help=True)
+command = typer.Typer(no_args_is_help=True, callback=lambda: None)  # a group also with one verb
 
 Files = Annotated[list[str], argument("FILE...", "evaluation text: files or globs")]
-
-
-@command.callback()
-def _group() -> None:  # a group also with one verb
-    pass
 
 
 @dataclass(frozen=True)
