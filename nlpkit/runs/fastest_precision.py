@@ -51,10 +51,7 @@ def keep_or_probe(resolved: Resolved, directory: RunDirectory, device: torch.dev
 
 
 def time_batches(precision: Precision, training: Training, stream: Stream) -> Precision:
-    """Return the precision, decided by a few batches if it is open; it draws no random number.
-
-    The module is not wrapped yet.
-    """
+    """Return the precision, decided by a few batches if it is open; it draws no random number."""
     if not precision.is_open:
         return precision
     speed = _speed(training, stream)
@@ -63,7 +60,7 @@ def time_batches(precision: Precision, training: Training, stream: Stream) -> Pr
 
 
 def _speed(training: Training, stream: Stream) -> float:
-    """Return the time of a batch in fp32, divided by that in bf16.
+    """Return the time of a batch in fp32, divided by that in bf16; no module is wrapped yet.
 
     The clock is that of one thread: other programs take time, too, but not from it.
     """
