@@ -5,6 +5,7 @@ spans and other prompts go through its encoder layers with our mask and bias, on
 """
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch.nn.functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, CpmAntConfig, CpmAntForCausalLM
 
 from nlpkit.checkpoints import hf_writing
+from nlpkit.errors import FileError
 from nlpkit.models.cpm_ant import Config, Prompts
 from nlpkit.models.cpm_ant.model import Model, prompt_blocks
 from nlpkit.objectives import cpm_ant as objective_file
@@ -211,3 +213,10 @@ def test_foreign_checkpoint_without_our_notes_is_read(model: Model, tmp_path) ->
     table = theirs.cpmant.input_embedding.weight[VOCAB:].unflatten(0, (4, 5))
     assert torch.equal(state["prompt_embedding"].unflatten(0, (4, 5))[1], table[2])
     assert config.num_layers == 3
+
+
+def test_output_that_is_not_the_table_is_refused(oracle: CpmAntForCausalLM, tmp_path: Path) -> None:
+    config = oracle.config.to_dict() | {"tie_word_embeddings": False}
+    CpmAntForCausalLM(CpmAntConfig(**config)).save_pretrained(tmp_path)
+    with pytest.raises(FileError, match=r"lm_head\.weight is not cpmant\.input_embedding\.weight"):
+        from_hf("cpm_ant", tmp_path)
