@@ -50,7 +50,8 @@ def _find_wrong_figure(recipe: "Recipe") -> str:
     predicts = issubclass(made, Task) and made.predict is not Task.predict
     metrics = recipe.eval.metrics if predicts else []  # other scores need generated text
     scores = [score for each in (made, *classes(recipe.objective)) for score in each.scores]
-    figures = ["loss", *(metrics or ()), *scores, *(["pairs"] if recipe.eval.pairs else [])]
+    pairs = ["pairs"] if recipe.eval.pairs else []
+    figures = [*dict.fromkeys(("loss", *(metrics or ()), *scores, *pairs))]
     is_metric = best_by.partition(":")[0] in registry.names("score/metrics")
     what = f"objective {name} has no {best_by} during training"
     if metrics is None:  # the task's own, which its settings may choose

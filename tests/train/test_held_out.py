@@ -87,7 +87,7 @@ def test_score_of_an_objective_is_a_held_out_figure_that_chooses_the_best(
     assert best.name == f"step-{max(steps, key=lambda step: steps[step]):08d}"
     evaluated = _evaluated(tmp_path / "run", capsys)
     assert evaluated["metrics"]["right"] == pytest.approx(max(steps.values()))
-    with pytest.raises(UsageError, match=r"best_by: .* has no rihgt .* it has loss, right$"):
+    with pytest.raises(UsageError, match=r"best_by: .* has no rihgt .*; it has loss, right$"):
         _run(tmp_path / "wrong", objective, "train.best_by=rihgt", "train.eval_every=2")
 
 
