@@ -202,7 +202,8 @@ def test_sizes_of_conditions_that_are_all_tuned_are_not_compared(monkeypatch) ->
     found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
     runs = _compare.Runs(found, document, Path("runs"), "", Common())
     runs.state["plans"] = {name: {"parameters": 9} for name in found.conditions}
-    nothing = SimpleNamespace(rates=(), list_trials=lambda rates: [], list_runs=lambda: [])
+    none = {"list_trials": lambda rates: [], "list_runs": list, "check": lambda runs: None}
+    nothing = SimpleNamespace(rates=(), **none)
     monkeypatch.setattr(runs, "make_series", lambda name: nothing)
     runs.plan(Log(0))
 
