@@ -51,6 +51,16 @@ def _byte_pairs(folder: Path) -> int:
     return len(ids)
 
 
+def _one_file(folder: Path) -> int:
+    """Write a `tokenizer.json`, which Qwen and Pythia have, as they cut words in their own ways."""
+    rows = _byte_pairs(folder)
+    text = bpe.Tokenizer.load(folder)._library.to_str()
+    for name in ("vocab.json", "merges.txt"):
+        (folder / name).unlink()
+    (folder / "tokenizer.json").write_text(text, "utf-8")
+    return rows
+
+
 def _pieces(name: str, more: int = 0, **settings: Any) -> Callable[[Path], int]:
     """Return what writes a model of SentencePiece; `more` tokens are added by the family."""
 
@@ -110,7 +120,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Callable[[Path], int], dict[str, A
     "qwen2-0.5b": (
         "Qwen2ForCausalLM",
         {**DECODERS, "num_key_value_heads": 1, "tie_word_embeddings": True},
-        _byte_pairs, {},
+        _one_file, {},
     ),
     "deberta-v3-small": (
         "DebertaV2ForMaskedLM",
@@ -121,7 +131,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, Any], Callable[[Path], int], dict[str, A
         },
         _with_mask, {"mask_token": "[MASK]"},
     ),
-    "pythia-14m": ("GPTNeoXForCausalLM", DECODERS, _byte_pairs, {}),
+    "pythia-14m": ("GPTNeoXForCausalLM", DECODERS, _one_file, {}),
     "mt5-small": (
         "MT5ForConditionalGeneration", T5S,
         _pieces("spiece.model", 0, user_defined_symbols=SENTINELS, **T5_IDS),
