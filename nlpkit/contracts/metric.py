@@ -18,8 +18,14 @@ if TYPE_CHECKING:
 
 
 Lines = Sequence[str]
-References = Sequence[Lines]  # [k][i]: the k-th reference of line i, empty if it has fewer
+References = Sequence[Lines]  # [k][i]: the k-th reference of line i, `Repeated` if it has fewer
 Sums = Sequence[float]
+
+
+class Repeated(str):
+    """The first reference of a line again, where other lines have more; a mean leaves it out."""
+
+    __slots__ = ()
 
 
 class Option(NamedTuple):

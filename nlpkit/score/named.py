@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 from nlpkit import registry
-from nlpkit.contracts.metric import BadLine, Metric, Option, Score, Tool, is_metric
+from nlpkit.contracts.metric import BadLine, Metric, Option, Repeated, Score, Tool, is_metric
 from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 
@@ -135,4 +135,4 @@ def _references(right: Sequence[str | Sequence[str]], most: int | None) -> list[
     rows = [[row] if isinstance(row, str) else list(row) for row in right]
     count = max(map(len, rows), default=1)
     count = count if most is None else min(count, most)
-    return [[row[k] if k < len(row) else row[0] for row in rows] for k in range(count)]
+    return [[row[k] if k < len(row) else Repeated(row[0]) for row in rows] for k in range(count)]

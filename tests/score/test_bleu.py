@@ -10,6 +10,7 @@ import pytest
 from sacrebleu import BLEU, CHRF, TER
 
 from nlpkit.errors import UsageError
+from nlpkit.score import named
 from nlpkit.score.metrics import bleu, chrf, ter
 from tests.conftest import REAL_DATA
 
@@ -276,3 +277,15 @@ def test_options_of_scores_are_their_keyword_arguments() -> None:
         defaults = {option.name: option.default for option in metric.OPTIONS}
         plain = metric.score(["a b c d e"], [["a b c d f"]])
         assert metric.score(["a b c d e"], [["a b c d f"]], **defaults) == plain
+
+
+def test_ter_of_lines_with_unequal_numbers_of_answers() -> None:
+    lines = ["a cat sat on the mat", "no dog is here"]
+    answers = [
+        ["the cat sat", "a cat sat on it all day long"],
+        ["there is no dog", "no dog here at all today", "no dog"],
+    ]
+    columns = [[row[k] if k < len(row) else None for row in answers] for k in range(3)]
+    for name, oracle in (("ter", TER()), ("chrf", CHRF())):
+        expected = oracle.corpus_score(lines, columns).score
+        assert named.score(name, lines, answers).score == pytest.approx(expected)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import add
 from typing import Generic, NamedTuple, TypeVar
 
-from nlpkit.contracts.metric import Lines, References, Score, Sums
+from nlpkit.contracts.metric import Lines, References, Repeated, Score, Sums
 from nlpkit.errors import DataError
 
 Row = tuple[float, ...]
@@ -51,4 +51,5 @@ class SummedScore(NamedTuple, Generic[Settings]):
             raise DataError("there are no hypotheses")
         # As sacrebleu's command line, without white space at line ends, which chrF can count.
         for hypothesis, *lines in zip(hypotheses, *references, strict=True):
-            yield self.row(hypothesis.rstrip(), [line.rstrip() for line in lines], settings)
+            given = [line.rstrip() for line in lines if not isinstance(line, Repeated)]
+            yield self.row(hypothesis.rstrip(), given, settings)
