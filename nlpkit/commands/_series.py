@@ -14,7 +14,7 @@ from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
 from nlpkit.contracts.task import Task
-from nlpkit.errors import DataError, DivergedError, FileError, NlpkitError, RecipeError
+from nlpkit.errors import DivergedError, FileError, NlpkitError, RecipeError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe.fit import load_class
 from nlpkit.report import history
@@ -96,13 +96,10 @@ class Series:
         """Raise an error if one of the runs cannot begin; of a file, with its setting."""
         try:
             _runs.check(runs, self.common)
-        except (DataError, FileError) as error:
-            data = runs[-1].resolved.recipe.data
-            parts = {"data.train": data.train, "data.valid": data.valid}
-            for key, sources in parts.items():
-                if any(file in str(error) for source in sources for file in source.files):
-                    raise type(error)(self.explain(f"{key}: {error}")) from error
-            raise
+        except FileError as error:
+            if "data." not in str(error).partition(": ")[0]:
+                raise
+            raise FileError(self.explain(str(error))) from error
 
     def is_ready(self, run: Run) -> bool:
         """Return whether the rate of a run is known, it has not diverged, and its base is there."""

@@ -154,8 +154,7 @@ def _resolve_files(
     resolved: Resolved, cache: Path, callbacks: Callbacks
 ) -> tuple[list[Input], list[Input]]:
     """Return the files of `data.train` and of `data.valid`; note those that are in both."""
-    config, stop = resolved.recipe.data, callbacks.should_stop
-    inputs = find_inputs(config, resolved.base, cache, stop)
+    inputs = find_inputs(resolved.recipe.data, resolved.base, cache, callbacks.should_stop)
     for note in (note for part in inputs for entry in part for note in entry.notes):
         callbacks.note(f"data: {note}")
     if both := _find_common(*inputs):

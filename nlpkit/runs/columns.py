@@ -12,11 +12,11 @@ from nlpkit import registry
 from nlpkit.contracts.reader import Counts, Row, RowError, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data.documents import check_format, read
-from nlpkit.data.files import Input, find_inputs
+from nlpkit.data.files import Input, find_files, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.template import columns
-from nlpkit.errors import DataError
+from nlpkit.errors import DataError, FileError
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import Document, Problem, value_at
 
@@ -30,19 +30,34 @@ def check(resolved: Resolved) -> list[str]:
     """Return warnings; raise `DataError` if a file lacks a column, `FileError` if it is missing."""
     config, warnings = resolved.recipe.data, list[str]()
     objective = registry.load("objectives", resolved.recipe.objective[0].name).Objective
-    train, valid = find_inputs(config, resolved.base, None)
+    try:
+        train, valid = find_inputs(config, resolved.base, None)
+    except FileError as error:
+        raise FileError(_locate(error, resolved)) from error
     if resolved.recipe.eval.pairs:
         from nlpkit.runs import pairs
 
         pairs.read_named(resolved)
     for file in (file for source in train + valid for file in source.files[:_FILES]):
         if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
-            continue
-        if issubclass(objective, Task):
+            pass
+        elif issubclass(objective, Task):
             _check_rows(file, resolved, objective)
         elif objective.reads_text:
             warnings += _check_text(file, config)
     return warnings
+
+
+def _locate(error: FileError, resolved: Resolved) -> str:
+    """Return what is said of a missing file with the place of the first setting that names one."""
+    config, base = resolved.recipe.data, resolved.base
+    for part, sources in (("train", config.train), ("valid", config.valid)):
+        for number, source in enumerate(sources):
+            try:
+                list(find_files(source, source.format or config.format, base))
+            except FileError:
+                return resolved.document.locate(f"data.{part}.{number}: {error}")
+    return str(error)
 
 
 def _check_rows(file: TextFile, resolved: Resolved, task: type[Task]) -> None:

@@ -147,7 +147,7 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     said = "nlpkit: mine.yaml/out: cannot be written: a file is where a directory has to be"
     assert refused(4, "mine.yaml", *start, "--out", "mine.yaml/out") == said
     said = (
-        r"nlpkit: \S*glue\.yaml:\d+:\d+: suite\.tasks\.0\.data\.train: no such file: glue_data/Co"
+        r"nlpkit: \S*glue\.yaml:\d+:\d+: suite\.tasks\.0\.data\.train\.0: no such file: glue_data"
     )
     assert re.match(said, refused(4, "glue", *start))
     text = (folder / "mine.yaml").read_text()
@@ -173,7 +173,7 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     )
     assert refused(2, "mine.yaml", *start).startswith(said)
     (folder / "mine.yaml").write_text(text.replace("[valid.jsonl]", "[gone.jsonl]"))
-    said = "nlpkit: mine.yaml:7:37: data.valid: no such file: gone.jsonl"
+    said = "nlpkit: mine.yaml:7:38: data.valid.0: no such file: gone.jsonl"
     assert refused(4, "mine.yaml", *start).startswith(said)
     (folder / "mine.yaml").write_text(text)
     rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")

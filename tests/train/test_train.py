@@ -319,7 +319,8 @@ def test_start_that_fails_leaves_no_run_directory_and_loads_no_torch(tmp_path: P
     words = [sys.executable, "-c", code, "pretrain", path, "--out", out]
     ended = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ended.returncode == 4, ended.stderr
-    assert f"no such file: {tmp_path}/train.txt" in ended.stderr
+    said = rf"nlpkit: {path}:\d+:\d+: data\.train\.0: no such file: {tmp_path}/train.txt\n"
+    assert re.fullmatch(said, ended.stderr)
     assert not out.exists()
 
 
