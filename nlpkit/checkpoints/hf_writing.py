@@ -11,7 +11,7 @@ from torch import Tensor
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.checkpoints.hf_layout import NOTES, WEIGHTS, Content, Folders
 from nlpkit.checkpoints.hf_model import OWN_TYPE
-from nlpkit.contracts.abilities import Generative
+from nlpkit.contracts.abilities import Generative, ReadsSource
 from nlpkit.contracts.format import FOLDERS, HfFormat
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
@@ -194,10 +194,14 @@ def choose_generation(
         "pad_token_id": next((n for n in fillers if n is not None and n >= 0), None),
         "decoder_start_token_id": settings.get("decoder_start_token_id"),
     }
+    longest = default_new_tokens(objective)
+    if isinstance(objective, ReadsSource) and objective.front:
+        found["forced_bos_token_id"] = objective.front[0]
+        longest += 1
     found = {name: value for name, value in found.items() if value is not None}
     if objective.suppress_tokens:
         found["suppress_tokens"] = sorted(objective.suppress_tokens)
-    return found | {"do_sample": False, "max_new_tokens": default_new_tokens(objective)}
+    return found | {"do_sample": False, "max_new_tokens": longest}
 
 
 def find_token_ids(objective: object, tokenizer: Tokenizer | None, config: ModelConfig) -> TokenIds:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from nlpkit.contracts.abilities import ReadsSource
 from nlpkit.errors import DataError, UsageError
 from nlpkit.evaluate.prompts import PromptRow, Rows
 from nlpkit.generate.settings import Settings
@@ -158,8 +159,11 @@ class Shots:
     def _write(self, writer: Writer, shots: int, seed: int, progress: Progress) -> list[JsonObject]:
         rows = self.rows.rows
         # A source has the end token behind it, and its answer is a sequence of its own.
-        room = writer.objective.max_length - 1
-        room -= 0 if writer.reads_source else writer.max_new_tokens
+        objective = writer.objective
+        room = objective.max_length - 1
+        room -= (
+            len(objective.front) if isinstance(objective, ReadsSource) else writer.max_new_tokens
+        )
 
         def encode(texts: list[str]) -> list[list[int]]:
             return [writer.encode(text) for text in texts]

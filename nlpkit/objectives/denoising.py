@@ -96,8 +96,9 @@ class Objective(TextSourceTarget):
         assert mask is not None  # see `special_tokens`
         self.mask, self.mask_text = mask, model_config.mask_token
         self.bind(tokenizer, model_config, (model_config.mask_token,))
-        self.max_length = self.max_new_tokens = config.max_length
-        self.piece = config.max_length - 1
+        self.max_length = config.max_length
+        self.max_new_tokens = config.max_length - len(self.front)
+        self.piece = config.max_length - self.added
         self.token_flags = ("sentence_start",) if config.permute_sentences else ()
         # A source of spans has from one mask for all of them to the length of the text.
         self.max_shrink = max(int(count(self.piece, config.infill)) - 1, 0)
@@ -116,7 +117,7 @@ class Objective(TextSourceTarget):
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the most tokens of source and target, each with its end; see `max_shrink`."""
         pieces = np.asarray(pieces)
-        return 2 * pieces + 2 - count(pieces, self.config.delete)
+        return 2 * (pieces + self.added) - count(pieces, self.config.delete)
 
     def example(
         self, ids: np.ndarray | FlaggedIds, rng: np.random.Generator
@@ -126,9 +127,10 @@ class Objective(TextSourceTarget):
         text = np.asarray(ids.ids if isinstance(ids, FlaggedIds) else ids)
         places = self.damage(len(text), starts, rng)
         example = self.made(np.where(places == MASK, self.mask, text[places]), text)
-        hidden = np.ones(len(text) + 1, np.int64)
-        hidden[places[places != MASK]] = 0
-        hidden[-1] = 0  # the end
+        first = len(self.front)
+        hidden = np.ones(len(text) + self.added, np.int64)
+        hidden[first + places[places != MASK]] = 0
+        hidden[:first] = hidden[-1] = 0  # around the text
         return example | {"hidden": hidden}
 
     def damage(self, size: int, starts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -163,11 +165,11 @@ class Objective(TextSourceTarget):
     def shown(self, example: dict[str, np.ndarray]) -> np.ndarray:
         """Return (T,) bool: the targets whose token the source has."""
         is_shown = example["hidden"] == 0
-        is_shown[-1] = False  # no text
+        is_shown[: len(self.front)] = is_shown[-1] = False  # no text
         return is_shown
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return [example["input_ids"][1 : len(example["labels"])]]
+        return [example["input_ids"][self.added : len(example["labels"])]]
 
     def encode_input(self, text: str) -> list[int]:
         """Return the ids of a text in which the mask token, such as `[MASK]`, may be written.

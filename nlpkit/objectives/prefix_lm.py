@@ -42,10 +42,11 @@ class Objective(TextSourceTarget):
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
-        self.max_length = self.max_new_tokens = self.piece = config.max_length
+        self.max_length = config.max_length
+        self.max_new_tokens = self.piece = config.max_length - len(self.front)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        return np.asarray(pieces) + 2  # an end on both sides
+        return np.asarray(pieces) + 2 * self.added
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a prefix of random length as source, and the rest as target.
@@ -56,5 +57,5 @@ class Objective(TextSourceTarget):
         return self.made(ids[:size], ids[size:])
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        target = example["input_ids"][1 : len(example["labels"])]
-        return [np.concatenate([example["source_ids"][:-1], target])]
+        target = example["input_ids"][self.added : len(example["labels"])]
+        return [np.concatenate([example["source_ids"][len(self.front) : -1], target])]

@@ -56,7 +56,8 @@ class Objective(TextSourceTarget):
         ids = {text: tokenizer.special_id(text) for text in SENTINELS}
         self.sentinels = np.array([ids[f"<extra_id_{number}>"] for number in range(COUNT)])
         self.text_of = {token_id: text for text, token_id in ids.items()}
-        self.piece = longest_piece(config)
+        first = len(self.front)
+        self.piece = longest_piece(config, config.max_length - first)
         noise, spans = (int(n) for n in self.sizes(np.array(self.piece)))
         if spans > COUNT:
             raise ValueError(
@@ -65,7 +66,7 @@ class Objective(TextSourceTarget):
             )
         self.max_length = config.max_length
         self.max_new_tokens = noise + spans + 1
-        check_length(self.max_new_tokens, model_config)
+        check_length(self.max_new_tokens + first, model_config)
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ class Objective(TextSourceTarget):
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         _, spans = self.sizes(np.asarray(pieces))
-        return np.asarray(pieces) + 2 * spans + 2  # a sentinel and an end on both sides
+        return np.asarray(pieces) + 2 * (spans + self.added)  # sentinels are on both sides
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the text with holes as source, and what was in them as target."""
@@ -93,11 +94,11 @@ class Objective(TextSourceTarget):
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the text: each sentinel of the source is what follows it in the target."""
-        target = example["input_ids"][1 : len(example["labels"])]
+        target = example["input_ids"][self.added : len(example["labels"])]
         # Ends of documents may be in the spans of a stream; the last end is no input.
         starts = np.append(np.flatnonzero(np.isin(target, self.sentinels)), len(target))
         spans = {int(target[a]): target[a + 1 : b] for a, b in pairwise(starts)}
-        source = example["source_ids"][:-1].tolist()
+        source = example["source_ids"][len(self.front) : -1].tolist()
         return [np.concatenate([spans.get(i, np.array([i])) for i in source])]
 
     def encode_input(self, text: str) -> list[int]:
@@ -143,15 +144,15 @@ def sizes(pieces: np.ndarray, rate: float, mean_span: float) -> tuple[np.ndarray
     return noise, np.minimum(spans, pieces - noise)
 
 
-def longest_piece(config: Config) -> int:
-    """Return the most tokens of a text whose source has `max_length` tokens.
+def longest_piece(config: Config, max_length: int) -> int:
+    """Return the most tokens of a text whose source has `max_length` tokens with its end.
 
     It is the authors' `random_spans_helper`: 568 for 512.
     """
     # A longer text never has a shorter source, of which at least half is text: `rate` is up to 0.5.
-    lengths = range(3, 2 * config.max_length)
+    lengths = range(3, 2 * max_length)
     return 2 + bisect.bisect_right(
-        lengths, config.max_length, key=lambda length: _source_length(length, config)
+        lengths, max_length, key=lambda length: _source_length(length, config)
     )
 
 

@@ -19,7 +19,6 @@ from nlpkit.checkpoints import (
 from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.checkpoints.nearest import suggest_path
 from nlpkit.checkpoints.run_directory import seed_runs
-from nlpkit.contracts.abilities import ReadsSource
 from nlpkit.contracts.objective import Objective
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError
@@ -30,7 +29,7 @@ from nlpkit.models.layers.head import TaskHead, pop_head
 from nlpkit.models.meta import on_meta
 from nlpkit.plural import number_of
 from nlpkit.runs.run import ModelPart
-from nlpkit.runs.saved_objective import find_begin, load_objective, load_tokenizer
+from nlpkit.runs.saved_objective import load_objective, load_tokenizer
 from nlpkit.train import machine, spinning
 
 
@@ -84,11 +83,6 @@ def open_checkpoint(
     tokenizer = load_tokenizer(directory, family, loaded)
     state, part.rows = loaded.state, vocabulary_size(loaded.state, part.vocabulary) or None
     objective = load_objective(directory, family, loaded, tokenizer)
-    notes = any_layout.read_notes(directory)
-    begin = find_begin(tokenizer)
-    if begin and isinstance(objective, ReadsSource) and "objective" not in notes:  # published BART
-        what = f"transformers puts {begin} in front of its sources and targets, nlpkit does not"
-        warn(f"{directory}: {what}; tune it before it writes text")
     machine.configure_allocator()
     if target.type == "cpu":
         spinning.start()
@@ -103,6 +97,7 @@ def open_checkpoint(
         soft_prompt.attach(model, rows)
         model.requires_grad_(False)
     model = model.to(device=target, dtype=dtype)
+    notes = any_layout.read_notes(directory)
     return Opened(directory, part, model.eval(), tokenizer, objective, notes)
 
 

@@ -25,7 +25,7 @@ from nlpkit.objectives.several.combined import combine
 from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe.fit import missing_needs
 from nlpkit.recipe.problems import in_words
-from nlpkit.tokenizers.library.hf import LibraryTokenizer
+from nlpkit.tokenizers.library.hf import find_begin
 from nlpkit.tokenizers.library.source_and_target import check_sources
 
 # The task of a published model, by the kind of its output layer.
@@ -123,7 +123,7 @@ def _bind(
             settings["max_length"] = int(limit)
         # Each text begins with a token, such as LLaMA's `<s>`: without it, the model writes other
         # texts, and gives them other probabilities.
-        if find_begin(tokenizer) and "contiguous" in fields:
+        if find_begin(tokenizer) is not None and "contiguous" in fields:
             settings["contiguous"] = False
     else:
         settings = _add_earlier(module.Config, settings)
@@ -154,13 +154,6 @@ def _add_earlier(config: type[FrozenConfig], settings: JsonObject) -> JsonObject
             for member in members
         ]
     return settings
-
-
-def find_begin(tokenizer: Tokenizer | None) -> str:
-    """Return the token that transformers puts in front of each text, or an empty string."""
-    if not isinstance(tokenizer, LibraryTokenizer) or not tokenizer.begins_texts:
-        return ""
-    return "" if tokenizer.bos_id is None else tokenizer.token(tokenizer.bos_id)
 
 
 def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -10,13 +11,18 @@ from tokenizers import Tokenizer as Library
 from tokenizers import processors
 from torch import nn
 
+from nlpkit import registry
 from nlpkit.checkpoints import hf_writing
 from nlpkit.checkpoints.hf_writing import TokenIds
+from nlpkit.data.items import Row
 from nlpkit.errors import FileError
+from nlpkit.generate.settings import Settings
+from nlpkit.generate.texts import Writer
 from nlpkit.models.bart import Config
 from nlpkit.models.bart.model import Model
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
+from tests import _tiny
 from tests._families import oracle, pairs
 from tests._families.oracle import CLOSE, LENGTHS, VOCAB
 from tests._families.pairs import SOURCES
@@ -127,26 +133,122 @@ def test_published_settings_are_read(tmp_path: Path) -> None:
     assert loaded.config.tie
 
 
-@pytest.mark.parametrize("front", ["<s> ", ""])
-def test_begin_of_published_texts_that_is_left_out_is_told(tmp_path: Path, front: str) -> None:
-    tokenizer = bpe.Tokenizer.train(["the cat sat"], bpe.Config(vocab_size=270))
-    tokenizer.extended(["</s>", "<mask>"]).save(tmp_path)
-    file = tmp_path / "tokenizer.json"
+def _publish(folder: Path, front: str) -> nn.Module:
+    """Write a model of transformers with a tokenizer that puts `front` before each text."""
+    texts = ["the cat sat on the mat", "a dog ran to the cat"]
+    tokenizer = bpe.Tokenizer.train(texts, bpe.Config(vocab_size=290))
+    tokenizer.extended(["</s>", "<pad>", "<mask>"]).save(folder)
+    file = folder / "tokenizer.json"
     library = Library.from_str(file.read_text("utf-8").replace("<|endoftext|>", "<s>"))
-    ids = [(token, library.token_to_id(token)) for token in ("<s>", "</s>")]
+    ids = {token: library.token_to_id(token) for token in ("<s>", "</s>", "<pad>")}
     library.post_processor = processors.TemplateProcessing(
-        single=f"{front}$A </s>", special_tokens=ids
+        single=f"{front}$A </s>", special_tokens=[*ids.items()]
     )
     library.save(str(file))
-    settings = {"bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>"}
-    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    settings = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    settings |= {"mask_token": "<mask>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    sizes = {"vocab_size": library.get_vocab_size(), "pad_token_id": ids["<pad>"]}
+    sizes |= {"decoder_start_token_id": ids["</s>"], "eos_token_id": ids["</s>"]}
     with torch.no_grad():
-        _theirs(vocab_size=library.get_vocab_size()).save_pretrained(tmp_path)
-    said: list[str] = []
-    open_checkpoint(tmp_path, device="cpu", warn=said.append)
-    what = "transformers puts <s> in front of its sources and targets, nlpkit does not"
-    assert said == ([f"{tmp_path}: {what}; tune it before it writes text"] if front else [])
+        theirs = _theirs(**sizes | {"bos_token_id": ids["<s>"]}).eval()
+        theirs.final_logits_bias[:, ids["</s>"]] += 1  # else nothing ends
+    theirs.save_pretrained(folder)
+    return theirs
+
+
+@pytest.mark.parametrize("front", ["<s> ", ""])
+def test_texts_begin_as_the_published_tokenizer_says(tmp_path: Path, front: str) -> None:
+    theirs = _publish(tmp_path, front)
+    opened = open_checkpoint(tmp_path, device="cpu")
+    objective, library = opened.objective, transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert objective.front == ((library.bos_token_id,) if front else ())
+    forced = {"forced_bos_token_id": library.bos_token_id if front else None}
+    for text in ("the cat<mask> mat", "a dog"):
+        given = library(text, return_tensors="pt")
+        prompt = objective.continue_text(objective.encode_input(text), 4)
+        assert prompt.source["source_ids"].tolist() == given["input_ids"][0].tolist()
+        more = {"suppress_tokens": list(objective.suppress_tokens), "do_sample": False} | forced
+        written = theirs.generate(**given, max_new_tokens=12 + len(objective.front), **more)
+        settings = Settings(max_new_tokens=12)
+        (ours,) = Writer(opened.model, opened.tokenizer, objective, settings).write([text])
+        assert ours.outputs[0].text == library.decode(written[0], skip_special_tokens=True)
+        begin = torch.tensor([[library.eos_token_id, *objective.front]])
+        more |= {"num_beams": 3, "length_penalty": 1.5, "forced_bos_token_id": None}
+        written = theirs.generate(**given, decoder_input_ids=begin, max_new_tokens=12, **more)
+        settings = Settings(max_new_tokens=12, beam=3, length_penalty=1.5)
+        (ours,) = Writer(opened.model, opened.tokenizer, objective, settings).write([text])
+        assert ours.outputs[0].text == library.decode(written[0], skip_special_tokens=True)
+
+
+@pytest.mark.parametrize("name", ["seq2seq", "denoising", "span_corruption", "prefix_lm"])
+def test_objectives_frame_both_texts_and_keep_to_the_longest(tmp_path: Path, name: str) -> None:
+    _publish(tmp_path, "<s> ")
+    opened = open_checkpoint(tmp_path, device="cpu")
+    module = registry.load("objectives", name)
+    config = module.Config(max_length=24)
+    lacking = module.Objective.special_tokens(config, opened.part.config)
+    tokenizer = opened.tokenizer.extended(
+        [each for each in lacking if opened.tokenizer.special_id(each) is None]
+    )
+    objective = module.Objective(config, tokenizer, opened.part.config)
+    begin, end = tokenizer.bos_id, tokenizer.special_id("</s>")
+    text, rng = np.array(tokenizer.encode("the cat sat on the mat " * 9)), np.random.default_rng(3)
+    if name == "seq2seq":
+        row = Row({"source": "a dog " * 30, "target": "the cat " * 30}, "rows", 1)
+        ids = tokenizer.encode_batch([row.values["source"], row.values["target"]])
+        item = objective.item(row, ids)
+        example, size = objective.example(item, rng), item.size
+    else:
+        example, size = objective.example(text[: objective.piece], rng), None
+        (again,) = objective.restore(example)
+        assert again.tolist() == text[: objective.piece].tolist()
+        size = int(objective.length(np.array([objective.piece]))[0])
+    source, target = example["source_ids"], example["labels"]
+    assert [source[0], source[-1], target[0], target[-1]] == [begin, end, begin, end]
+    assert example["input_ids"].tolist() == [end, *target[:-1]]
+    assert max(len(source), len(target)) <= 24
+    assert len(source) + len(target) == size or name == "denoising"
+    if name == "denoising":  # infilled sources are shorter
+        assert len(source) + len(target) <= size
+        assert not objective.shown(example)[[0, -1]].any()
+
+
+def test_tuned_published_checkpoint_opens_as_it_was_trained(tmp_path: Path) -> None:
+    theirs = _publish(tmp_path, "<s> ")
+    rows = [{"source": f"the cat {i % 3}", "target": "a dog ran"} for i in range(8)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    recipe = tmp_path / "tune.yaml"
+    recipe.write_text(
+        f"name: tune\ninit_from: {tmp_path}\nobjective: {{name: seq2seq, max_length: 32}}\n"
+        f"data: {{train: {file}, valid: {file}}}\nmodel: {{dropout: 0.0}}\n"
+        "train: {steps: 1, lr: 1e-12, schedule: constant, tokens_per_step: 4096, precision: fp32}\n"
+    )
+    saved = _tiny.pretrain(recipe, tmp_path / "run")
+    before = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    after = transformers.AutoTokenizer.from_pretrained(saved)
+    assert after("the cat")["input_ids"] == before("the cat")["input_ids"]
+    generation = transformers.GenerationConfig.from_pretrained(saved)
+    assert generation.forced_bos_token_id == before.bos_token_id
+    opened = open_checkpoint(saved, device="cpu")
+    assert opened.objective.front == (before.bos_token_id,)
+    # The loss is that of transformers with its own labels.
+    given = before([row["source"] for row in rows], return_tensors="pt", padding=True)
+    labels = before([row["target"] for row in rows], return_tensors="pt", padding=True)
+    labels = labels["input_ids"].masked_fill(labels["attention_mask"] == 0, -100)
+    with torch.no_grad():
+        expected = float(theirs(**given, labels=labels).loss)
+    first = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0])
+    assert first["loss"] == pytest.approx(expected, abs=2e-5)
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(saved).eval()
+    text = before("the cat 1", return_tensors="pt")
+    (ours,) = Writer(opened.model, opened.tokenizer, opened.objective, Settings()).write(
+        ["the cat 1"]
+    )
+    assert ours.outputs[0].text == before.decode(
+        again.generate(**text)[0], skip_special_tokens=True
+    )
 
 
 def test_source_longer_than_the_positions_is_refused() -> None:

@@ -3,9 +3,10 @@
 The source and an end token are read at once; the target is predicted token by token, from the
 source and what stands before. So a pack has two layouts: sequence i of the targets sees sequence i
 of the sources, and nothing is padded. The family's `target_tokens` begin and end a target.
-Sources may have a tokenizer, and so a vocabulary, of their own.
+Sources may have a tokenizer, and so a vocabulary, of their own. Both texts of the published BART
+begin with `<s>`, as its tokenizer says; what is written begins with it, too.
 
-S tokens of a source, T of a target with its end, N targets of a pack.
+S tokens of a source and T of a target, with those around a text; N targets of a pack.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable, Template
 from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
+from nlpkit.tokenizers.library.hf import find_begin
 from nlpkit.tokenizers.library.source_and_target import of_sources
 
 if TYPE_CHECKING:
@@ -52,6 +54,8 @@ class SourceTarget:
     template: Template | None = None
     label_smoothing: float | None = None  # None: that of the family's paper
     max_length: int
+    front: tuple[int, ...] = ()  # what each source and each target begins with: BART's `<s>`
+    added = 1  # tokens around a text: `front` and its end
     kept_part = "start"  # of a source that is too long: start or end
 
     @classmethod
@@ -61,7 +65,7 @@ class SourceTarget:
     def bind(
         self, tokenizer: Extendable, model_config: ModelSettings, words: tuple[str, ...] = ()
     ) -> None:
-        """Set the ids of what begins and what ends a target, and of what ends a source.
+        """Set the ids of what stands around a target and a source.
 
         `words` are special tokens within the texts.
         """
@@ -74,8 +78,11 @@ class SourceTarget:
         assert source_end is not None
         self.source_end = source_end
         self.eos_token_ids = (end,)
-        after = f"{model_config.target_tokens[1]}:0"
-        self.template = Template(f"$A:0 {after}", f"$A:0 {after} $B:0 {after}", words)
+        first, after = "$A:0", f"{model_config.target_tokens[1]}:0"
+        if begin == end and (front := find_begin(tokenizer)) is not None:
+            self.front, self.added = (front,), 2
+            first = f"{tokenizer.token(front)}:0 $A:0"
+        self.template = Template(f"{first} {after}", f"{first} {after} $B:0 {after}", words)
 
     @property
     def suppress_tokens(self) -> tuple[int, ...]:
@@ -84,38 +91,41 @@ class SourceTarget:
         return tuple(dict.fromkeys(each for each in ids if each not in (None, self.end)))
 
     def made(self, source: np.ndarray, target: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the example of a source (S - 1,) and a target (T - 1,) without end tokens.
+        """Return the example of a source and a target, without the tokens around them.
 
         Unknown tokens are read, but never predicted.
         """
-        labels = np.append(target, self.end).astype(np.int64)
+        labels = np.concatenate([self.front, target, [self.end]]).astype(np.int64)
         input_ids = np.concatenate([[self.begin], labels[:-1]])
         if self.tokenizer.unk_id is not None:
             labels[labels == self.tokenizer.unk_id] = IGNORE
         return {
             "input_ids": input_ids,
             "labels": labels,
-            "source_ids": np.append(source, self.source_end).astype(np.int64),
+            "source_ids": self._with_frame(source),
         }
+
+    def _with_frame(self, source: Sequence[int] | np.ndarray) -> np.ndarray:
+        return np.concatenate([self.front, source, [self.source_end]]).astype(np.int64)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, which loses what is too long, and slots for its target."""
-        source, cut = shorten(ids, self.max_length - 1, self.kept_part)
+        source, cut = shorten(ids, self.max_length - self.added, self.kept_part)
         return self.make_prompt(source, new_tokens, cut)
 
     def make_prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
-        """Return the begin token, the source (S - 1,) with its end, and `room` slots."""
+        """Return what a target begins with, the source in its frame, and `room` slots."""
         if not len(source):
             raise ValueError("the source is empty")
         predicted_from = np.full(room, -1)
-        predicted_from[0] = 0
+        predicted_from[0] = len(self.front)
         return Prompt(
-            {"input_ids": np.array([self.begin], np.int64)},
+            {"input_ids": np.array([self.begin, *self.front], np.int64)},
             {},
             predicted_from,
             np.empty(0, np.int64),
             cut=cut,
-            source={"source_ids": np.append(source, self.source_end).astype(np.int64)},
+            source={"source_ids": self._with_frame(source)},
         )
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:

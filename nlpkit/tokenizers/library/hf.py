@@ -295,6 +295,13 @@ class LibraryTokenizer(ABC):
         return token_id
 
 
+def find_begin(tokenizer: object) -> int | None:
+    """Return the id of the token that transformers puts in front of each text, or None."""
+    if not isinstance(tokenizer, LibraryTokenizer) or not tokenizer.begins_texts:
+        return None
+    return tokenizer.bos_id
+
+
 def _frames(special: Iterable[str]) -> Iterator[_Frame]:
     """Yield the frames whose tokens around a text are all special."""
     known = {*special}
