@@ -11,7 +11,7 @@ from torch import Tensor
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.checkpoints.hf_layout import NOTES, WEIGHTS, Content, Folders
 from nlpkit.checkpoints.hf_model import OWN_TYPE
-from nlpkit.contracts.abilities import Generative, ReadsSource
+from nlpkit.contracts.abilities import Generative
 from nlpkit.contracts.format import FOLDERS, HfFormat
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError
@@ -183,24 +183,20 @@ def choose_generation(
     has_class = any(name.endswith(_GENERATING) for name in settings["architectures"])
     if not isinstance(objective, Generative) or tokenizer is None or not has_class:
         return {}
-    ends = list(objective.eos_token_ids)
-    two = isinstance(tokenizer, SourceAndTarget)  # the model's padding may be a word of the targets
-    padding = None if two else settings.get("pad_token_id")
-    fillers = [padding, tokenizer.pad_id, *ends]
+    ends, front = list(objective.eos_token_ids), getattr(objective, "front", ())
+    padding = None if isinstance(tokenizer, SourceAndTarget) else settings.get("pad_token_id")
+    fillers = [padding, tokenizer.pad_id, *ends]  # padding may be a word of a second tokenizer
     found: JsonObject = {
         "bos_token_id": settings.get("bos_token_id"),
         "eos_token_id": ends[0] if len(ends) == 1 else ends or None,
         # Finished sequences of a batch are filled with it, also where texts have no padding.
         "pad_token_id": next((n for n in fillers if n is not None and n >= 0), None),
         "decoder_start_token_id": settings.get("decoder_start_token_id"),
+        "forced_bos_token_id": next(iter(front), None),
+        "suppress_tokens": sorted(objective.suppress_tokens) or None,
     }
-    longest = default_new_tokens(objective)
-    if isinstance(objective, ReadsSource) and objective.front:
-        found["forced_bos_token_id"] = objective.front[0]
-        longest += 1
     found = {name: value for name, value in found.items() if value is not None}
-    if objective.suppress_tokens:
-        found["suppress_tokens"] = sorted(objective.suppress_tokens)
+    longest = default_new_tokens(objective) + len(front)
     return found | {"do_sample": False, "max_new_tokens": longest}
 
 
