@@ -74,7 +74,7 @@ class ReadsSource(EncodesInput, Protocol):
     """The additional members of an objective whose model reads the input as a source sequence."""
 
     max_new_tokens: int  # the largest number of new tokens; `max_length` is that of the source
-    front: tuple[int, ...]  # tokens that each source and each target begins with
+    source_front: tuple[int, ...]  # tokens before each source
 
 
 @runtime_checkable

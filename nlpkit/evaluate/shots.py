@@ -159,11 +159,10 @@ class Shots:
     def _write(self, writer: Writer, shots: int, seed: int, progress: Progress) -> list[JsonObject]:
         rows = self.rows.rows
         # A source has the end token behind it, and its answer is a sequence of its own.
-        objective = writer.objective
-        room = objective.max_length - 1
-        room -= (
-            len(objective.front) if isinstance(objective, ReadsSource) else writer.max_new_tokens
-        )
+        objective, kept = writer.objective, writer.max_new_tokens
+        if isinstance(objective, ReadsSource):
+            kept = len(objective.source_front)
+        room = writer.objective.max_length - 1 - kept
 
         def encode(texts: list[str]) -> list[list[int]]:
             return [writer.encode(text) for text in texts]

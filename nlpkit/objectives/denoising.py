@@ -94,11 +94,11 @@ class Objective(TextSourceTarget):
         super().__init__(config, tokenizer, model_config)
         mask = tokenizer.special_id(model_config.mask_token)
         assert mask is not None  # see `special_tokens`
-        self.mask, self.mask_text = mask, model_config.mask_token
-        self.bind(tokenizer, model_config, (model_config.mask_token,))
+        self.mask, self.mask_text = mask, tokenizer.token(mask)
+        self.bind(tokenizer, model_config, (self.mask_text,))
         self.max_length = config.max_length
         self.max_new_tokens = config.max_length - len(self.front)
-        self.piece = config.max_length - self.added
+        self.piece = config.max_length - 1 - len(self.source_front)
         self.token_flags = ("sentence_start",) if config.permute_sentences else ()
         # A source of spans has from one mask for all of them to the length of the text.
         self.max_shrink = max(int(count(self.piece, config.infill)) - 1, 0)
@@ -117,7 +117,7 @@ class Objective(TextSourceTarget):
     def length(self, pieces: np.ndarray) -> np.ndarray:
         """Return the most tokens of source and target, each with its end; see `max_shrink`."""
         pieces = np.asarray(pieces)
-        return 2 * (pieces + self.added) - count(pieces, self.config.delete)
+        return 2 * pieces + self.around - count(pieces, self.config.delete)
 
     def example(
         self, ids: np.ndarray | FlaggedIds, rng: np.random.Generator
@@ -128,7 +128,7 @@ class Objective(TextSourceTarget):
         places = self.damage(len(text), starts, rng)
         example = self.made(np.where(places == MASK, self.mask, text[places]), text)
         first = len(self.front)
-        hidden = np.ones(len(text) + self.added, np.int64)
+        hidden = np.ones(first + len(text) + 1, np.int64)
         hidden[first + places[places != MASK]] = 0
         hidden[:first] = hidden[-1] = 0  # around the text
         return example | {"hidden": hidden}
@@ -169,7 +169,7 @@ class Objective(TextSourceTarget):
         return is_shown
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        return [example["input_ids"][self.added : len(example["labels"])]]
+        return [example["input_ids"][1 + len(self.front) : len(example["labels"])]]
 
     def encode_input(self, text: str) -> list[int]:
         """Return the ids of a text in which the mask token, such as `[MASK]`, may be written.

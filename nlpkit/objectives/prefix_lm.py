@@ -43,10 +43,11 @@ class Objective(TextSourceTarget):
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
         self.max_length = config.max_length
-        self.max_new_tokens = self.piece = config.max_length - len(self.front)
+        self.max_new_tokens = config.max_length - len(self.front)
+        self.piece = config.max_length - len(self.source_front)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
-        return np.asarray(pieces) + 2 * self.added
+        return np.asarray(pieces) + self.around
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return a prefix of random length as source, and the rest as target.
@@ -57,5 +58,5 @@ class Objective(TextSourceTarget):
         return self.made(ids[:size], ids[size:])
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
-        target = example["input_ids"][self.added : len(example["labels"])]
-        return [np.concatenate([example["source_ids"][len(self.front) : -1], target])]
+        target = example["input_ids"][1 + len(self.front) : len(example["labels"])]
+        return [np.concatenate([example["source_ids"][len(self.source_front) : -1], target])]

@@ -89,7 +89,7 @@ class Objective(SourceTarget, Task):
         check_length(max(self.max_length, longest), model_config)
         self.max_new_tokens = longest - len(self.front)
         prefix = len(self.source_tokenizer.encode(config.prefix))
-        if prefix + 1 + self.added > self.max_length:
+        if prefix + 2 + len(self.source_front) > self.max_length:
             raise ValueError(
                 f"objective.max_length: {self.max_length} leaves no tokens for a source after "
                 f"{number_of(prefix, 'tokens')} of objective.prefix and the end token"
@@ -126,10 +126,11 @@ class Objective(SourceTarget, Task):
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; a source or target that is too long loses its end."""
-        source, source_cut = shorten(ids[0], self.max_length - self.added, "start")
+        room = self.max_length - 1 - len(self.source_front)
+        source, source_cut = shorten(ids[0], room, "start")
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
         cut = count_cut(source_cut, "source") | count_cut(target_cut, "target")
-        size = len(source) + len(target) + 2 * self.added
+        size = len(source) + len(target) + self.around
         label, text = read_target(self.config, row), read_source(self.config, row)
         return Item((source, target), label, size, cut, text)
 

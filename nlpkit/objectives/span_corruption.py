@@ -56,8 +56,7 @@ class Objective(TextSourceTarget):
         ids = {text: tokenizer.special_id(text) for text in SENTINELS}
         self.sentinels = np.array([ids[f"<extra_id_{number}>"] for number in range(COUNT)])
         self.text_of = {token_id: text for text, token_id in ids.items()}
-        first = len(self.front)
-        self.piece = longest_piece(config, config.max_length - first)
+        self.piece = longest_piece(config, config.max_length - len(self.source_front))
         noise, spans = (int(n) for n in self.sizes(np.array(self.piece)))
         if spans > COUNT:
             raise ValueError(
@@ -66,7 +65,7 @@ class Objective(TextSourceTarget):
             )
         self.max_length = config.max_length
         self.max_new_tokens = noise + spans + 1
-        check_length(self.max_new_tokens + first, model_config)
+        check_length(self.max_new_tokens + len(self.front), model_config)
 
     @classmethod
     def special_tokens(cls, config: Config, model_config: ModelSettings) -> tuple[str, ...]:
@@ -78,7 +77,7 @@ class Objective(TextSourceTarget):
 
     def length(self, pieces: np.ndarray) -> np.ndarray:
         _, spans = self.sizes(np.asarray(pieces))
-        return np.asarray(pieces) + 2 * (spans + self.added)  # sentinels are on both sides
+        return np.asarray(pieces) + 2 * spans + self.around  # a sentinel is on both sides
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the text with holes as source, and what was in them as target."""
@@ -94,11 +93,11 @@ class Objective(TextSourceTarget):
 
     def restore(self, example: dict[str, np.ndarray]) -> list[np.ndarray]:
         """Return the text: each sentinel of the source is what follows it in the target."""
-        target = example["input_ids"][self.added : len(example["labels"])]
+        target = example["input_ids"][1 + len(self.front) : len(example["labels"])]
         # Ends of documents may be in the spans of a stream; the last end is no input.
         starts = np.append(np.flatnonzero(np.isin(target, self.sentinels)), len(target))
         spans = {int(target[a]): target[a + 1 : b] for a, b in pairwise(starts)}
-        source = example["source_ids"][len(self.front) : -1].tolist()
+        source = example["source_ids"][len(self.source_front) : -1].tolist()
         return [np.concatenate([spans.get(i, np.array([i])) for i in source])]
 
     def encode_input(self, text: str) -> list[int]:

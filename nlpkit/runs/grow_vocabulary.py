@@ -4,12 +4,15 @@ Old tokens keep their ids, new ones are appended.
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 
-from nlpkit.checkpoints import any_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, bert_vocabulary, tokenizer_files
 from nlpkit.contracts.tokenizer import Growing, Tokenizer
+from nlpkit.data.lines import name_first
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models.formats.rows import drop_padding
+from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
@@ -70,6 +73,7 @@ def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | Non
     elif section is None:
         assert home is not None  # checked by the recipe
         tokenizer = tokenizer_files.load(home)[1]
+        bert_vocabulary.name_tokens(tokenizer, part.config, Path(str(part.source)))
     elif section.path is not None:
         tokenizer = vocabulary.load_or_train(text, section)
     elif section.sides is not None:
@@ -82,7 +86,12 @@ def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | Non
     else:
         tokenizer = vocabulary.train(text, section, text.texts, old=old)
     _check_rows(part, old, tokenizer)
-    return tokenizer
+    made = vocabulary.with_special_tokens(text.resolved, tokenizer, part.config)
+    new = [made.token(number) for number in range(tokenizer.vocab_size, made.vocab_size)]
+    if new and own is None:
+        said = f"tokenizer: {number_of(len(new), 'special tokens')} more than the checkpoint has, "
+        text.callbacks.note(f"{said}with new embeddings: {name_first(new)}")
+    return made
 
 
 def _check_rows(part: ModelPart, old: tuple[str, Tokenizer] | None, tokenizer: Tokenizer) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, hf_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, bert_vocabulary, hf_layout, tokenizer_files
 from nlpkit.checkpoints.hf_model import Loaded
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.objective import PREPROCESSOR, Objective
@@ -55,6 +55,7 @@ def load_tokenizer(
     if not tables:
         return None
     tokenizer = tokenizer_files.load(vocabulary or any_layout.find_tokenizer(directory))[1]
+    bert_vocabulary.name_tokens(tokenizer, loaded.config, directory)
     rows = vocabulary_size(loaded.state, tables)
     if loaded.config.padded_vocabulary and rows > tokenizer.vocab_size:
         rows = tokenizer.vocab_size

@@ -54,8 +54,9 @@ class SourceTarget:
     template: Template | None = None
     label_smoothing: float | None = None  # None: that of the family's paper
     max_length: int
-    front: tuple[int, ...] = ()  # what each source and each target begins with: BART's `<s>`
-    added = 1  # tokens around a text: `front` and its end
+    source_front: tuple[int, ...] = ()  # what stands before each source: BART's `<s>`
+    front: tuple[int, ...] = ()  # and before each target, if it does not begin with it anyway
+    around = 2  # tokens around a source and a target
     kept_part = "start"  # of a source that is too long: start or end
 
     @classmethod
@@ -78,9 +79,12 @@ class SourceTarget:
         assert source_end is not None
         self.source_end = source_end
         self.eos_token_ids = (end,)
-        first, after = "$A:0", f"{model_config.target_tokens[1]}:0"
-        if begin == end and (front := find_begin(tokenizer)) is not None:
-            self.front, self.added = (front,), 2
+        first, after = "$A:0", f"{tokenizer.token(end)}:0"
+        front = find_begin(tokenizer)
+        if front is not None and (begin == end or getattr(tokenizer, "aliases", None)):
+            self.source_front = (front,)
+            self.front = () if front == begin else (front,)
+            self.around = 3 + len(self.front)
             first = f"{tokenizer.token(front)}:0 $A:0"
         self.template = Template(f"{first} {after}", f"{first} {after} $B:0 {after}", words)
 
@@ -106,11 +110,11 @@ class SourceTarget:
         }
 
     def _with_frame(self, source: Sequence[int] | np.ndarray) -> np.ndarray:
-        return np.concatenate([self.front, source, [self.source_end]]).astype(np.int64)
+        return np.concatenate([self.source_front, source, [self.source_end]]).astype(np.int64)
 
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, which loses what is too long, and slots for its target."""
-        source, cut = shorten(ids, self.max_length - self.added, self.kept_part)
+        source, cut = shorten(ids, self.max_length - 1 - len(self.source_front), self.kept_part)
         return self.make_prompt(source, new_tokens, cut)
 
     def make_prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:

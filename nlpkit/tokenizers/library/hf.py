@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -65,6 +66,7 @@ class LibraryTokenizer(ABC):
     cls: ClassVar[str | None] = None
     sep: ClassVar[str | None] = None
     chat_template: str | None = None  # what transformers makes of a conversation; kept in files
+    aliases: Mapping[str, str] = MappingProxyType({})  # names of special tokens, and those here
     _begins = False  # `begins_texts`, where only `add_bos_token` says it
 
     def __init__(self, text: str, source: str = "tokenizer.json"):
@@ -125,9 +127,10 @@ class LibraryTokenizer(ABC):
     def load(cls, path: str | Path) -> Self:
         """Read a directory's `tokenizer.json`, or that file itself; raise `FileError` if unfit."""
         text, file = text_files.read(path, "tokenizer.json")
-        made = cls(text, str(file))
-        if named_tokens.add_missing(made._library, named_tokens.read_settings(file.parent), file):
+        made, settings = cls(text, str(file)), named_tokens.read_settings(file.parent)
+        if named_tokens.add_missing(made._library, settings, file):
             made = cls(made._library.to_str(), str(file))
+        made.aliases = settings.get(named_tokens.ALIASES, {})
         return made
 
     def save(self, directory: str | Path) -> None:
@@ -145,6 +148,7 @@ class LibraryTokenizer(ABC):
             "clean_up_tokenization_spaces": False,
             **{key: token for key, token in names.items() if self._id(token) is not None},
             **({named_tokens.NAMES: self._names} if self._names else {}),
+            **({named_tokens.ALIASES: self.aliases} if self.aliases else {}),
             **({"chat_template": self.chat_template} if self.chat_template else {}),
         }
         files = {
@@ -218,7 +222,7 @@ class LibraryTokenizer(ABC):
 
     def special_id(self, token: str) -> int | None:
         """Return the id of a special token, or None if it does not exist."""
-        return self._special.get(token)
+        return self._special.get(token, self._id(self.aliases.get(token)))
 
     def extended(self, tokens: Iterable[str]) -> Self:
         """Return a tokenizer with more special tokens, with ids after all others.
@@ -243,6 +247,7 @@ class LibraryTokenizer(ABC):
         made = type(self)(library.to_str())
         made._use(self._names, kept)
         made.chat_template, made._begins = self.chat_template, self._begins
+        made.aliases = self.aliases
         return made
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -15,6 +15,7 @@ from nlpkit.tokenizers.library import text_files
 _ADDED = "added_tokens.json"
 # In our `tokenizer_config.json`: the tokens of roles, of which `eos_token` there may be another.
 NAMES = "nlpkit_names"
+ALIASES = "nlpkit_aliases"  # names by which a family knows special tokens, and theirs there
 # Roles of which a kind may know nothing, and classes of transformers that have no tokens of theirs.
 _KEPT = ("unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
 _CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
