@@ -14,7 +14,7 @@ from nlpkit.commands._grid import Sweep
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
 from nlpkit.contracts.task import Task
-from nlpkit.errors import DivergedError, FileError, NlpkitError, RecipeError
+from nlpkit.errors import DataError, DivergedError, FileError, NlpkitError, RecipeError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe.fit import load_class
 from nlpkit.report import history
@@ -100,6 +100,12 @@ class Series:
             if "data." not in str(error).partition(": ")[0]:
                 raise
             raise FileError(self.explain(str(error))) from error
+        except DataError as error:
+            data, what = runs[-1].resolved.recipe.data, str(error).replace("(--set ", "(")
+            for key, sources in (("train", data.train), ("valid", data.valid)):
+                if any(file in what for source in sources for file in source.files):
+                    raise DataError(self.explain(f"data.{key}: {what}")) from error
+            raise
 
     def is_ready(self, run: Run) -> bool:
         """Return whether the rate of a run is known, it has not diverged, and its base is there."""
