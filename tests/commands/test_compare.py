@@ -173,7 +173,7 @@ def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, 
     assert not list(Path().rglob("metrics.jsonl"))
 
 
-@pytest.mark.parametrize("level", [0.05, 0.2])
+@pytest.mark.parametrize("level", [0.05, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_seeds_that_allow_no_verdict_are_told_before_the_first_run(level: float, capsys) -> None:
     change("seeds: 2", "seeds: 2\nparameters: 0.05")  # refused when it is planned
     change("level: 0.2", f"level: {level}")

@@ -62,7 +62,7 @@ QUICK = [lesson for lesson in LESSONS if not _is_slow(lesson)]
 LONG = [lesson for lesson in LESSONS if _is_slow(lesson)]
 
 
-@pytest.mark.fast_cases(2)
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("lesson", QUICK, ids=_name)
 def test_quick_lesson_prints_what_its_page_shows(lesson: Path, tmp_path: Path, cache: Path) -> None:
     for command, shown, printed in _run(lesson, tmp_path, cache):

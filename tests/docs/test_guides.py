@@ -26,6 +26,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.fast_cases(1)
 @pytest.mark.parametrize("page", ["tasks", "evaluating", "sharing"])
 def test_each_command_of_the_guide_runs(folder: Path, page: str) -> None:
     text = (ROOT / f"docs/{page}.md").read_text("utf-8")

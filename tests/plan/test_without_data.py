@@ -149,7 +149,8 @@ def test_unknown_card_is_named_before_anything_is_read() -> None:
 def test_plan_whose_data_are_missing_says_how_to_do_without() -> None:
     result = _tiny.command("plan", "papers/bert_base", "--no-probe")
     assert result.returncode == 4
-    assert result.stderr.startswith("nlpkit: no file matches 'text/train/*.jsonl'; looked in ")
+    said = r"nlpkit: \S*papers/bert_base\.yaml:20:11: data\.train\.0: no file matches 'text/"
+    assert re.match(said, result.stderr)
     assert result.stderr.endswith("; without data: --no-data\n")
 
 
