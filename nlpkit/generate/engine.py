@@ -164,7 +164,13 @@ class _Engine:
             # The seed does not depend on the other inputs of the batch.
             draws = np.random.default_rng((settings.seed, number, copy))
         elif settings.beam > 1:
-            beam = Beam(settings.beam, settings.divisor, len(prompt.predicted_from))
+            # transformers counts what stands before each target, as BART's `<s>`, as written.
+            first = len(prompt.given["input_ids"]) - 1 if prompt.source else 0
+            beam = Beam(
+                settings.beam,
+                lambda length: settings.divisor(first + length),
+                len(prompt.predicted_from),
+            )
         return Request(number, prompt, draws, beam, kept=kept)
 
     def _width(self, active: ActiveBatch) -> int:

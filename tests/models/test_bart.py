@@ -173,9 +173,8 @@ def test_texts_begin_as_the_published_tokenizer_says(tmp_path: Path, front: str)
         settings = Settings(max_new_tokens=12)
         (ours,) = Writer(opened.model, opened.tokenizer, objective, settings).write([text])
         assert ours.outputs[0].text == library.decode(written[0], skip_special_tokens=True)
-        begin = torch.tensor([[library.eos_token_id, *objective.front]])
-        more |= {"num_beams": 3, "length_penalty": 1.5, "forced_bos_token_id": None}
-        written = theirs.generate(**given, decoder_input_ids=begin, max_new_tokens=12, **more)
+        more |= {"num_beams": 3, "length_penalty": 1.5}
+        written = theirs.generate(**given, max_new_tokens=12 + len(objective.front), **more)
         settings = Settings(max_new_tokens=12, beam=3, length_penalty=1.5)
         (ours,) = Writer(opened.model, opened.tokenizer, objective, settings).write([text])
         assert ours.outputs[0].text == library.decode(written[0], skip_special_tokens=True)
