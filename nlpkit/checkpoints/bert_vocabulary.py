@@ -1,7 +1,7 @@
-"""Published encoder-decoders with BERT's vocabulary, as the Chinese BARTs and T5s have it.
+"""Published models of other families with BERT's vocabulary, as Chinese BARTs and T5s have it.
 
-A family's names of special tokens are not in it: `[SEP]`, `[MASK]` and `extra0` are what `</s>`,
-`<mask>` and `<extra_id_0>` are elsewhere. By what a target begins is in config.json.
+A family's names of special tokens are not in it: `[CLS]`, `[SEP]`, `[MASK]` and `extra0` are what
+`<s>`, `</s>`, `<mask>` and `<extra_id_0>` are elsewhere.
 """
 
 from pathlib import Path
@@ -11,26 +11,31 @@ from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.models.config import ModelConfig
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 
-_START = "decoder_start_token_id"
+_NAMES = {"<s>": "[CLS]", "</s>": "[SEP]", "<mask>": "[MASK]"}
+_NAMES |= {f"<extra_id_{number}>": f"extra{number}" for number in range(100)}
 
 
 def name_tokens(tokenizer: Tokenizer | None, config: ModelConfig, directory: Path) -> None:
     """Let a checkpoint's tokenizer know its special tokens by the family's names, if it can.
 
-    It cannot where one name of the family stands for two tokens of the checkpoint.
+    By what a target begins is in config.json. It cannot where one name of the family stands for two
+    tokens of the checkpoint.
     """
-    if not isinstance(tokenizer, LibraryTokenizer) or not config.can("encodes_source"):
+    if not isinstance(tokenizer, LibraryTokenizer):
         return
-    begin, end = config.target_tokens
-    lacks = tokenizer.special_id(begin) is None and tokenizer.special_id(end) is None
-    if not lacks or None in (tokenizer.special_id("[CLS]"), tokenizer.special_id("[SEP]")):
+    reads_source = config.can("encodes_source")
+    frame = config.target_tokens if reads_source else config.task_tokens
+    lacks = all(tokenizer.special_id(token) is None for token in frame)
+    if not lacks or "</s>" not in frame or tokenizer.special_id("[SEP]") is None:
         return
-    first = hf_layout.read_if_there(directory / "config.json").get(_START)
-    if not isinstance(first, int) or not 0 <= first < tokenizer.vocab_size:
-        return
-    names = {end: "[SEP]", config.mask_token: "[MASK]"}
-    if names.setdefault(begin, tokenizer.token(first)) == tokenizer.token(first):
-        names |= {f"<extra_id_{number}>": f"extra{number}" for number in range(100)}
-        tokenizer.aliases = names
-        known = {name for name in names if tokenizer.special_id(name) is not None}
-        tokenizer.aliases = {name: token for name, token in names.items() if name in known}
+    names = dict(_NAMES)
+    if reads_source:
+        settings = hf_layout.read_if_there(directory / "config.json")
+        first = settings.get("decoder_start_token_id")
+        if not isinstance(first, int) or not 0 <= first < tokenizer.vocab_size:
+            return
+        if names.setdefault(frame[0], tokenizer.token(first)) != tokenizer.token(first):
+            return
+    tokenizer.aliases = names
+    known = [name for name in names if tokenizer.special_id(name) is not None]
+    tokenizer.aliases = {name: names[name] for name in known}

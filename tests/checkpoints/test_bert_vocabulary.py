@@ -1,8 +1,9 @@
-"""Encoder-decoders with BERT's vocabulary, as fnlp/bart-base-chinese and uer/t5-base-chinese."""
+"""BERT's vocabulary elsewhere: fnlp/bart-base-chinese, uer/t5-base-chinese, klue/roberta-base."""
 
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -22,9 +23,12 @@ SIZES = {
              "max_position_embeddings": 64, "forced_eos_token_id": None, "init_std": 0.3},
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
            "initializer_factor": 5.0},
+    "roberta": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+                "intermediate_size": 48, "max_position_embeddings": 66, "type_vocab_size": 1},
 }  # fmt: skip
 CLASSES = {"bart": ("BartConfig", "BartForConditionalGeneration"),
-           "t5": ("T5Config", "T5ForConditionalGeneration")}  # fmt: skip
+           "t5": ("T5Config", "T5ForConditionalGeneration"),
+           "roberta": ("RobertaConfig", "RobertaForMaskedLM")}  # fmt: skip
 
 
 def _publish(folder: Path, family: str, start: int) -> nn.Module:
@@ -130,3 +134,41 @@ def test_new_tokens_of_a_run_are_told(tmp_path, capsys) -> None:
     _tiny.pretrain(recipe, tmp_path / "run", verbosity=NORMAL)
     more = "tokenizer: 1 special token more than the checkpoint has, with new embeddings: </s>"
     assert more in capsys.readouterr().err
+
+
+def test_encoder_has_the_frame_of_its_tokenizer(tmp_path) -> None:
+    theirs = _publish(tmp_path / "base", "roberta", 2)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base")
+    opened = open_checkpoint(tmp_path / "base", device="cpu")
+    texts = [np.array(opened.tokenizer.encode(each)) for each in ("今天天气很好。", "我们去公园")]
+    one = opened.objective.frame.ids(texts[:1])
+    two = opened.objective.frame.ids(texts)
+    assert one.tolist() == tokenizer("今天天气很好。")["input_ids"]
+    assert two.tolist() == tokenizer("今天天气很好。", "我们去公园")["input_ids"]
+    assert opened.objective.mask == tokenizer.mask_token_id
+    with torch.no_grad():
+        expected = theirs(input_ids=torch.tensor([one.tolist()])).logits[0]
+        ours = opened.model.logits(opened.model((len(one),), torch.from_numpy(one).long()))
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+    rows = [{"text_a": "今天天气", "text_b": "很好", "label": i % 2} for i in range(4)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
+    recipe = tmp_path / "tune.yaml"
+    recipe.write_text(
+        f"name: tune\ninit_from: {tmp_path}/base\nobjective: {{name: entailment, max_length: 32,\n"
+        "  premise: text_a, hypothesis: text_b}\n"
+        f"data: {{train: {file}, valid: {file}}}\n"
+        "train: {steps: 1, lr: 1e-3, schedule: constant, tokens_per_step: 4096}\n"
+    )
+    saved = _tiny.pretrain(recipe, tmp_path / "run")
+    after = transformers.AutoTokenizer.from_pretrained(saved)
+    assert len(after) == len(tokenizer)
+    assert after("今天", "很好")["input_ids"] == tokenizer("今天", "很好")["input_ids"]
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(saved).eval()
+    again = open_checkpoint(saved, device="cpu")
+    ids = after("今天天气", "很好")["input_ids"]
+    with torch.no_grad():
+        expected = model(input_ids=torch.tensor([ids])).logits[0]
+        states = again.model((len(ids),), torch.tensor(ids))
+        ours = again.model.head(states[:1])[0]
+    torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
