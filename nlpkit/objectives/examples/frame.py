@@ -24,11 +24,12 @@ class Frame:
         self.start = _ids(tokenizer, start)
         (self.delimiter,) = _ids(tokenizer, delimiter)
         # BERT's vocabulary has BERT's frame, also in a RoBERTa.
-        count = 1 if getattr(tokenizer, "aliases", None) else model_config.delimiters
+        aliases = getattr(tokenizer, "aliases", {})
+        count = 1 if aliases else model_config.delimiters
         self.between = (self.delimiter,) * count
         self.summary = _ids(tokenizer, model_config.summary_token)
         self.end = (*_ids(tokenizer, end), *self.summary)
-        self.template = _template(tokenizer, model_config, count)
+        self.template = _template(aliases, model_config, count)
 
     def size(self, texts: int = 1) -> int:
         """Return the number of tokens around this number of texts."""
@@ -80,21 +81,17 @@ class Frame:
         return types
 
 
-def _template(tokenizer: Extendable, model_config: ModelSettings, delimiters: int) -> Template:
+def _template(aliases: Mapping[str, str], model_config: ModelSettings, delimiters: int) -> Template:
     """Return the sequences of one and of two texts; token types as in `Frame.types`."""
-
-    def name(token: str) -> str:
-        found = tokenizer.special_id(token)
-        return token if found is None else tokenizer.token(found)
-
-    start, delimiter, end = map(name, model_config.task_tokens)
+    start, delimiter, end = (aliases.get(token, token) for token in model_config.task_tokens)
     between = [f"{delimiter}:{min(number, 1)}" for number in range(delimiters)]
     first, summary = f"{start}:0" if start else "", model_config.summary_token
     last = f"{summary}:2" if summary else ""
     single = [first, "$A:0", f"{end}:0", last]
     pair = [first, "$A:0", *between, "$B:1", f"{end}:1", last]
     one, two = (" ".join(filter(None, parts)) for parts in (single, pair))
-    found = Template(one, two, (name(model_config.mask_token),))
+    mask = model_config.mask_token
+    found = Template(one, two, (aliases.get(mask, mask),))
     # A model with one type, as the released Longformers, takes no types in transformers.
     has_types = model_config.can("pairs") and model_config.setting("type_vocab_size", 2) > 1
     return found if has_types else found.without_types()
