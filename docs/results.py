@@ -1,9 +1,14 @@
 """Writes the tables of docs that are made from a file in bench/results.
 
     python bench/steps.py --json bench/results/steps.json   measures again
-    python docs/results.py                                  writes docs/speed.md and the lab's page
+    python docs/results.py                                  writes docs/speed.md and the lab's pages
 
-A table stands between `<!-- table NAME -->` and `<!-- end of table -->`.
+`nlpkit compare experiments/NAME.yaml --json` made bench/results/experiments/NAME.json, to which the
+machine and the date are added. The other pages of the lab say by which commands the figures in
+bench/results/lab were measured; they were written there by hand.
+
+A table stands between `<!-- table NAME -->` and `<!-- end of table -->`, one of bench/results/lab
+behind `<!-- table NAME NUMBER -->`, up to the next line that is not of a table.
 """
 
 import json
@@ -14,6 +19,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = ROOT / "bench/results/steps.json"
+EXPERIMENTS = ROOT / "bench/results/experiments"
+LAB = ROOT / "bench/results/lab"  # of a page each: the columns and rows of its tables
+CLAIMS = "docs/lab/experiments.md"
 _TYPES = ("fp32", "bf16")
 Row = dict[str, Any]
 
@@ -71,6 +79,39 @@ def _memory(rows: Sequence[Row], row: Row) -> float:
     return float(row["memory_bytes"] / base["memory_bytes"])
 
 
+def write_experiments(found: Sequence[Row]) -> str:
+    """Return for each result of `nlpkit compare` its conditions, seed by seed, and its verdicts."""
+    parts = []
+    for each in found:
+        figures = each["figures"]
+        head = ["condition", "parameters", "tokens", "minutes", *figures, *_seeds(figures)]
+        rows = [
+            [
+                name,
+                f"{row['parameters']:,}",
+                f"{row['tokens']:,.0f}",
+                f"{row['seconds'] / 60:.1f}",
+                *(f"{row[key]['mean']:.3f} ± {row[key]['std']:.3f}" for key in figures),
+                *(", ".join(f"{v:.3f}" for v in row[key]["values"]) for key in figures),
+            ]
+            for name, row in each["conditions"].items()
+        ]
+        said = [f"- {one['expected']}: {one['text']}" for one in each["expectations"]]
+        title = f"## {each['experiment']}\n\n{each['claim']}.\n{each['date']}, {each['machine']}."
+        parts.append("\n\n".join([title, write_table(head, rows), "\n".join(said)]))
+    return "\n\n".join(parts)
+
+
+def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
+    return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
+
+
+def _seeds(figures: Sequence[str]) -> list[str]:
+    return [f"{name}, each seed" for name in figures]
+
+
 TABLES: dict[str, Callable[[Sequence[Row]], str]] = {
     "docs/speed.md": write_summary,
     "docs/lab/speed_bench.md": write_steps,
@@ -87,13 +128,35 @@ def fill(page: str, name: str, table: str) -> str:
     return re.sub(pattern, lambda _: made, page, flags=re.DOTALL)
 
 
+def fill_next(page: str, name: str, table: str) -> str:
+    """Return a page with the table behind its mark; raise `ValueError` if it has no mark."""
+    mark = f"<!-- table {name} -->"
+    if mark not in page:
+        raise ValueError(f"no {mark}")
+    before, after = page.split(mark)
+    rest = re.sub(r"^\n\n(\|.*\n)*", "", after)
+    return f"{before}{mark}\n\n{table}\n{rest}"
+
+
 def write_pages() -> dict[str, str]:
     """Return each page with its tables as bench/results has them."""
     rows = json.loads(STEPS.read_text("utf-8"))
-    return {
+    found = [json.loads(file.read_text("utf-8")) for file in sorted(EXPERIMENTS.glob("*.json"))]
+    pages = {
         path: fill((ROOT / path).read_text("utf-8"), STEPS.name, table(rows))
         for path, table in TABLES.items()
     }
+    page = (ROOT / CLAIMS).read_text("utf-8")
+    pages[CLAIMS] = fill(page, EXPERIMENTS.name, write_experiments(found))
+    for file in sorted(LAB.glob("*.json")):
+        own = ROOT / f"docs/lab/{file.stem}.md"
+        path = f"docs/{'lab/' if own.is_file() else ''}{file.stem}.md"
+        text = (ROOT / path).read_text("utf-8")
+        for number, table in enumerate(json.loads(file.read_text("utf-8"))["tables"], 1):
+            made = write_table(table["columns"], table["rows"])
+            text = fill_next(text, f"{file.stem} {number}", made)
+        pages[path] = text
+    return pages
 
 
 def main() -> None:

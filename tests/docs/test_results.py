@@ -1,6 +1,7 @@
 """Tables that are made from bench/results are those of the files there."""
 
 import json
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -32,3 +33,16 @@ def test_summary_has_the_ratios_of_nlpkit_by_workload(results: ModuleType) -> No
 def test_page_without_marks_is_refused(results: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"no <!-- table steps\.json -->"):
         results.fill("# Speed\n", "steps.json", "| a |")
+
+
+def test_every_table_of_the_lab_is_made_from_a_file() -> None:
+    by_hand = []
+    for page in [*sorted((ROOT / "docs/lab").glob("*.md")), ROOT / "docs/speedrun.md"]:
+        text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.M | re.S)
+        text = re.sub(
+            r"<!-- table [^>]*-->(.(?!<!-- table))*?<!-- end of table -->", "", text, flags=re.S
+        )
+        for found in re.finditer(r"^(.*)\n\n\|.*\n\|-", text, re.M):
+            if not found[1].endswith("-->"):
+                by_hand.append(f"{page.name}: {found[1]}")
+    assert not by_hand, "put them into bench/results/lab; docs/results.py writes them"

@@ -67,3 +67,16 @@ def test_pages_and_their_lines_are_short() -> None:
         if (long or len(lines) > 200) and not made:
             too_long.append(page.relative_to(docs).as_posix())
     assert not too_long, "shorten these pages or their lines"
+
+
+def test_pages_of_models_have_sixty_lines() -> None:
+    nav = (
+        (ROOT / "mkdocs.yml")
+        .read_text("utf-8")
+        .partition("- Models:")[2]
+        .partition("- Gallery:")[0]
+    )
+    pages = re.findall(r": (\S+\.md)$", nav, re.M)
+    assert len(pages) > 20
+    long = {page: (ROOT / "docs" / page).read_text("utf-8").count("\n") for page in pages}
+    assert {page: lines for page, lines in long.items() if lines > 60} == {}, "see docs/lab"
