@@ -36,7 +36,7 @@ from nlpkit.train.step_sizes import batches_per_epoch, mean_batches
 
 NAME = "pairs"  # of the score
 # The most of a run that its pairs cost by default. A token that is scored counts as one that is
-# trained on: it needs a third of the products, but in float32 (measured: docs/evaluation.md).
+# trained on: it needs a third of the products, but in float32 (measured: docs/lab/evaluation.md).
 _SHARE = 0.05
 _ORDER = 43  # the seed of the order
 _AT_ONCE = 256  # pairs that are encoded together

@@ -59,7 +59,7 @@ def peak_lr(config: Config, width: int) -> float | None:
     """Return the peak rate of a model of this width; None if there is no rule.
 
     `match_rms_adamw` makes steps of the size of AdamW's, and the best rate goes by 1 / width, as
-    AdamW's does: measured from 128 to 512 wide, see docs/dial.md.
+    AdamW's does: measured from 128 to 512 wide, see docs/lab/dial.md.
     """
     if config.adjust_lr_fn != "match_rms_adamw":
         return None
