@@ -1,4 +1,4 @@
-"""docs/scale.md: its plan of CPM-Ant 10B can be made here, and its figures follow from it."""
+"""docs/scale.md and lab/scale.md: the plan of CPM-Ant 10B can be made; figures follow from it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from nlpkit import recipe
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
 
-PAGE = Path("docs/scale.md").read_text("utf-8")
+PAGE = "\n".join(Path(f"docs/{name}.md").read_text("utf-8") for name in ("scale", "lab/scale"))
 
 
 @pytest.mark.slow
