@@ -149,8 +149,9 @@ def write_pages() -> dict[str, str]:
     page = (ROOT / CLAIMS).read_text("utf-8")
     pages[CLAIMS] = fill(page, EXPERIMENTS.name, write_experiments(found))
     for file in sorted(LAB.glob("*.json")):
+        # claims_all is of docs/claims.md: the lab has a page of that name, too.
         own = ROOT / f"docs/lab/{file.stem}.md"
-        path = f"docs/{'lab/' if own.is_file() else ''}{file.stem}.md"
+        path = f"docs/{'lab/' if own.is_file() else ''}{file.stem.removesuffix('_all')}.md"
         text = (ROOT / path).read_text("utf-8")
         for number, table in enumerate(json.loads(file.read_text("utf-8"))["tables"], 1):
             made = write_table(table["columns"], table["rows"])
