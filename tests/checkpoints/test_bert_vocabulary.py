@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import nn
 
+from nlpkit.errors import FileError
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.runs.open_checkpoint import open_checkpoint
@@ -172,3 +173,13 @@ def test_encoder_has_the_frame_of_its_tokenizer(tmp_path) -> None:
         states = again.model((len(ids),), torch.tensor(ids))
         ours = again.model.head(states[:1])[0]
     torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("wrong", ["[SEP]", {"</s>": 3}])
+def test_damaged_names_are_refused(tmp_path, wrong) -> None:
+    _publish(tmp_path, "bart", 3)
+    open_checkpoint(tmp_path, device="cpu").tokenizer.save(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"nlpkit_aliases": wrong}))
+    with pytest.raises(FileError, match=r"config\.json: nlpkit_aliases: must be names of tokens"):
+        open_checkpoint(tmp_path, device="cpu")

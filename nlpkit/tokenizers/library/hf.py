@@ -130,7 +130,7 @@ class LibraryTokenizer(ABC):
         made, settings = cls(text, str(file)), named_tokens.read_settings(file.parent)
         if named_tokens.add_missing(made._library, settings, file):
             made = cls(made._library.to_str(), str(file))
-        made.aliases = settings.get(named_tokens.ALIASES, {})
+        made.aliases = named_tokens.find_aliases(settings, file)
         return made
 
     def save(self, directory: str | Path) -> None:

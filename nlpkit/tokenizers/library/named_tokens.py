@@ -36,6 +36,14 @@ def find_template(settings: JsonMapping) -> str | None:
     return template if isinstance(template, str) else None
 
 
+def find_aliases(settings: JsonMapping, file: Path) -> dict[str, str]:
+    """Return the names by which a family knows special tokens; raise `FileError` if unfit."""
+    found = settings.get(ALIASES, {})
+    if not isinstance(found, dict) or not all(isinstance(each, str) for each in found.values()):
+        raise FileError(f"{file.parent}/tokenizer_config.json: {ALIASES}: must be names of tokens")
+    return found
+
+
 def _read(folder: Path) -> JsonObject:
     found: JsonObject = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
