@@ -128,6 +128,8 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     given = {"predictions": common.predictions} | asdict(pictures)
     for name in [name for name, file in given.items() if runs and file is not None]:
         raise UsageError(f"--{name}: {checkpoint} holds runs of --seeds; name one of them")
+    if len(runs) > 1 and (once := [n for n in common.data or () if _is_stream(n)]):
+        raise UsageError(f"--data {once[0]}: {checkpoint} holds several runs; name files for all")
     results: list[JsonObject] = []
     with common.catch_signals() as stop:
         for path in [path for _, path in runs] or [Path(checkpoint)]:
@@ -148,6 +150,10 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
         log.info(f"drawn: {pictures.confusion}")
 
 
+def _is_stream(name: str) -> bool:
+    return name == "-" or user_path(name).is_fifo()
+
+
 def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Pictures) -> None:
     from nlpkit.contracts.abilities import ReadsSource
     from nlpkit.contracts.family_model import Aligned
@@ -161,7 +167,7 @@ def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Picture
     ):
         from nlpkit.evaluate.alignments import draw_alignments
 
-        draw_alignments(run, generation, file, layer)
+        draw_alignments(run, generation, file, layer, pictures.sentence)
     else:
         from nlpkit.evaluate import self_attention
 

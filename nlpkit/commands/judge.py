@@ -60,6 +60,8 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     from nlpkit.runs import pairs
 
     log = common.open_log()
+    if judged.pairs and common.text_key is not None:
+        raise UsageError("--text-key: of texts; --pairs reads columns of its own")
     found = pairs.read_pairs(files) if judged.pairs else []
     texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key)
     name, theirs = judged.published, None

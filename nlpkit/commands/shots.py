@@ -46,12 +46,13 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     how a row is shown as text (eval.prompt.template), and how answers to choose from are scored
     (eval.prompt.option_score). The model computes in float32.
     """
-    from nlpkit.evaluate import prompts, write_rows
+    from nlpkit.evaluate import list_left_out, prompts, write_rows
     from nlpkit.score.named import split
 
     metrics = split(common.metrics) if common.metrics else None
     predictions = check_folder(common.predictions)
     found = prompts.load(recipe, common.overrides or (), common.data or (), asked.shots)
+    common.open_log().warn_all(list_left_out(found.counts))
     if asked.show_prompt:
         shown = _build_prompt(found, asked.shots)
         answers = shown["answers"] or [shown["right"]]
@@ -73,6 +74,11 @@ def _score(
     from nlpkit.train.scores import scores
 
     log = common.open_log()
+    chooses = bool(rows.rows[0].answers)
+    writing = {"--beam": asked.beam > 1, "--max-new-tokens": asked.max_new_tokens is not None}
+    given = writing if chooses else {"--method": common.method is not None}
+    for option in [name for name, is_given in given.items() if is_given]:
+        log.warn(f"{option}: has no effect: answers are {'chosen' if chooses else 'written'}")
     generation = make_settings(max_new_tokens=asked.max_new_tokens, beam=asked.beam)
     results, answers = [], []
     with common.catch_signals() as stop:

@@ -5,6 +5,7 @@ As Bahdanau et al. 2014 (arXiv:1409.0473, figure 3), of what the model itself wr
 T written tokens with the end token, S source tokens.
 """
 
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,13 @@ from nlpkit.contracts.batch import SOURCE_LENGTHS
 from nlpkit.contracts.family_model import Aligned
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.items import TaskDataset
+from nlpkit.data.store import Corpus
 from nlpkit.errors import UsageError
 from nlpkit.evaluate.held_out import Evaluation
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
 from nlpkit.generate.settings import Settings
+from nlpkit.plural import number_of
 from nlpkit.report.figures import READABLE, Alignment, alignment_figure
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
@@ -29,9 +32,13 @@ PANELS = 4  # rows that are drawn
 
 
 def draw_alignments(
-    evaluation: Evaluation, generation: Settings, path: Path, layer: int | None = None
+    evaluation: Evaluation,
+    generation: Settings,
+    path: Path,
+    layer: int | None = None,
+    sentence: str | None = None,
 ) -> None:
-    """Draw the weights of the first rows whose source is short enough to label its tokens.
+    """Draw the weights of `sentence`, or of the first rows short enough to label their tokens.
 
     A column is a token of the source, a row one that the model writes. `layer` is one of the
     decoder, from 1; None: the model's choice.
@@ -44,21 +51,20 @@ def draw_alignments(
     if not isinstance(opened.model, Aligned) or not isinstance(objective, ReadsSource):
         raise UsageError(f"--attention: family {opened.part.family} has no cross attention to draw")
     assert isinstance(objective, Generative)
-    if not isinstance(evaluation.corpus, TaskDataset):
-        raise UsageError(
-            "--attention: this checkpoint was trained on running text; only rows with a source, "
-            "as those of objective seq2seq, are drawn"
-        )
     try:
         title = opened.model.alignment_title(layer)
     except ValueError as error:
         raise UsageError(f"--attention: {error}") from error
-    fitting = (item for item in evaluation.corpus.items if item.text and item.size <= READABLE)
-    chosen = [item for item, _ in zip(fitting, range(PANELS), strict=False)]
-    if not chosen:
-        raise UsageError(f"--attention: no row has {READABLE} tokens or fewer, to label them")
     new = generation.max_new_tokens or min(READABLE, objective.max_new_tokens)
-    prompts = [objective.continue_text(objective.encode_input(each.text), new) for each in chosen]
+    texts = _find_texts(evaluation.corpus) if sentence is None else [sentence]
+    try:
+        sources = [objective.encode_input(text) for text in texts]
+        prompts = [objective.continue_text(source, new) for source in sources]
+    except ValueError as error:
+        raise UsageError(f"--sentence: {error}") from error
+    if sentence is not None and len(sources[0]) > READABLE:
+        size = number_of(len(sources[0]), "tokens")
+        raise UsageError(f"--sentence: has {size}; at most {READABLE} can be labelled")
     rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), None)
     panels = []
     for prompt, answers in zip(
@@ -71,6 +77,17 @@ def draw_alignments(
         read_as = _show(of_sources(opened.tokenizer), source.tolist())
         panels.append(Alignment(weights.numpy(), read_as, _show(opened.tokenizer, written)))
     alignment_figure(panels, title, path)
+
+
+def _find_texts(corpus: TaskDataset | Corpus) -> list[str]:
+    if not isinstance(corpus, TaskDataset):
+        raise UsageError(
+            "--attention: this checkpoint was trained on running text; name a text by --sentence"
+        )
+    fitting = (item.text for item in corpus.items if item.text and item.size <= READABLE)
+    if found := list(islice(fitting, PANELS)):
+        return found
+    raise UsageError(f"--attention: no row has {READABLE} tokens or fewer, to label them")
 
 
 @torch.no_grad()

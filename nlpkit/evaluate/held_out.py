@@ -17,7 +17,7 @@ from nlpkit.data.lines import name_first
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
-from nlpkit.evaluate import confusion
+from nlpkit.evaluate import confusion, list_left_out
 from nlpkit.evaluate.source import Source
 from nlpkit.evaluate.unlabelled import find_unlabelled
 from nlpkit.generate.settings import Settings
@@ -132,6 +132,7 @@ class Evaluation:
         if self.corpus.cut:
             cut = ", ".join(number_of(n, what) for what, n in self.corpus.cut.items())
             log.warn(f"too long in the held-out data: {cut}")
+        log.warn_all(list_left_out(self.corpus.counts))
         if self.corpus.remark:
             log.info(self.corpus.remark.removeprefix("; "))
         names = tuple(metrics or self.source.metrics or self.opened.objective.metrics)

@@ -6,23 +6,24 @@ Each row has examples of its own, drawn by (seed, index of the row), as in Brown
 """
 
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
 from nlpkit import recipe, registry
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.reader import Counts, LeftOut, RowError
+from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError
 from nlpkit.contracts.task import Prompted, Task
 from nlpkit.data import template
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.files import Input, find_inputs
+from nlpkit.data.given import list_sources
 from nlpkit.data.items import Row, read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.settings import Part
 from nlpkit.errors import DataError, UsageError
+from nlpkit.evaluate import list_left_out
 from nlpkit.plural import number_of
 from nlpkit.score.settings import Prompt
 
@@ -49,6 +50,7 @@ class Rows:
     settings: Prompt  # every setting given
     rows: list[PromptRow]
     train: list[PromptRow]  # empty if no examples are needed
+    counts: Counts = field(default_factory=Counts)  # what was left out of the rows
 
     def draw_examples(self, shots: int, seed: int, number: int) -> list[PromptRow]:
         """Return the examples of a row: training rows, but never the row itself."""
@@ -90,32 +92,40 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     # If all of them are numbers, the file has no header.
     columns = (*task.named_columns(first.config), *template.columns(shown))
 
-    def read(inputs: Sequence[Input], which: Part) -> list[Row]:
-        return list(read_rows(inputs, data, columns, Counts(), which))
+    counts = Counts()
+
+    def read(inputs: Sequence[Input], which: Part, into: Counts) -> list[Row]:
+        return list(read_rows(inputs, data, columns, into, which))
 
     labelled = hasattr(first.config, "labels") and first.config.labels is None
-    known = read(train, part) if shots or labelled else []
+    known = read(train, part, Counts()) if shots or labelled else []
     config = task.complete(first.config, known)
     settings = _complete_settings(resolved.recipe.eval.prompt, task, config)
     if files:
-        chosen = DataConfig.model_validate(
-            {**data.model_dump(exclude={"valid", "valid_fraction"}), "train": list(files)}
-        )
-        rows = read(find_inputs(chosen, resolved.base, cache)[0], "all")
+        sources = list_sources(files, data.format, are_rows=True)
+        settings_of_files = data.model_dump(exclude={"valid", "valid_fraction"})
+        chosen = DataConfig.model_validate({**settings_of_files, "train": sources})
+        rows = read(find_inputs(chosen, resolved.base, cache)[0], "all", counts)
+    elif data.valid:
+        rows = read(valid, "all", counts)
     else:
-        rows = read(valid, "all") if data.valid else read(train, "valid")
-    if not rows:
-        raise DataError(f"{name}: no rows to score")
-    if shots > len(known) - 1 and shots:
-        raise UsageError(f"--shots {shots}: {name} has {number_of(len(known), 'training rows')}")
+        rows = read(train, "valid", counts)
+    skip = data.on_error == "skip"
+    asked = _show_all(rows, task, config, settings, counts, skip)
+    examples = _show_all(known, task, config, settings, Counts(), skip)
+    if not asked:
+        raise DataError("; ".join([f"{name}: no rows to score", *list_left_out(counts)[:1]]))
+    if shots > len(examples) - 1 and shots:
+        raise UsageError(f"--shots {shots}: {name} has {number_of(len(examples), 'training rows')}")
     metrics = tuple(resolved.recipe.eval.metrics or task.metrics)
     return Rows(
         resolved.recipe.name,
         resolved.recipe.seed,
         metrics,
         settings,
-        _show_all(rows, task, config, settings),
-        _show_all(known, task, config, settings) if shots else [],
+        asked,
+        examples if shots else [],
+        counts,
     )
 
 
@@ -140,24 +150,29 @@ def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> P
 
 
 def _show_all(
-    rows: Sequence[Row], task: Prompted, config: FrozenConfig, settings: Prompt
+    rows: Sequence[Row],
+    task: Prompted,
+    config: FrozenConfig,
+    settings: Prompt,
+    counts: Counts,
+    skip: bool,
 ) -> list[PromptRow]:
     found = []
     for row in rows:
-        with suppress(LeftOut):
+        try:
             found.append(_show(row, task, config, settings))
+        except LeftOut:
+            counts.left_out += 1
+        except RowError as error:
+            if not skip:
+                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+            counts.add_bad(Bad(row.file, row.line, error.what))
     return found
 
 
 def _show(row: Row, task: Prompted, config: FrozenConfig, settings: Prompt) -> PromptRow:
-    place = f"{row.file}:{row.line}"
-    try:
-        question = task.question(config, row)
-        prompt = fill(str(settings.template), row)
-    except LeftOut:
-        raise
-    except RowError as error:
-        raise DataError(f"{place}: {error.what}") from error
+    question = task.question(config, row)
+    prompt = fill(str(settings.template), row)
     prefix, labels = str(settings.answer_prefix), settings.labels or {}
 
     def answer(name: str) -> str:
@@ -169,7 +184,7 @@ def _show(row: Row, task: Prompted, config: FrozenConfig, settings: Prompt) -> P
         question.names,
         answer(question.right),
         question.label,
-        place,
+        f"{row.file}:{row.line}",
     )
 
 

@@ -106,7 +106,10 @@ def _read(opened: Opened, sentence: str) -> Batch:
     """
     objective = opened.objective
     if isinstance(objective, ReadsSource) and isinstance(objective, Generative):
-        prompt = objective.continue_text(objective.encode_input(sentence), 1)
+        try:
+            prompt = objective.continue_text(objective.encode_input(sentence), 1)
+        except ValueError as error:
+            raise UsageError(f"--sentence: {error}") from error
         source = {name: torch.from_numpy(np.array(value)) for name, value in prompt.source.items()}
         given = {name: torch.from_numpy(np.array(value)) for name, value in prompt.given.items()}
         sizes = {SOURCE_LENGTHS: (len(source["source_ids"]),)}

@@ -9,9 +9,9 @@ from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import DATA_FILES, RECIPE
 from nlpkit.contracts.reader import TextFile
 from nlpkit.contracts.task import Task
-from nlpkit.data import formats
 from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.files import Input, find_inputs
+from nlpkit.data.given import list_sources
 from nlpkit.data.lines import name_first
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.settings import Part
@@ -57,11 +57,7 @@ def find_data(
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
     form = settings.get("format", "auto")
-    settings["train"] = _make_sources(files, form)
-    if "-" in files and isinstance(opened.objective, Task) and form == "auto":
-        # stdin has no file name ending; the default format of rows is jsonl.
-        rows = [{"files": [name], "format": "jsonl"} if name == "-" else name for name in files]
-        settings["train"] = rows
+    settings["train"] = list_sources(files, form, isinstance(opened.objective, Task))
     if text_key is not None:
         settings["text_key"] = text_key
     part: Part = "all"
@@ -168,20 +164,6 @@ def _find_unchanged(
             f"{DATA_FILES}); restore the file{otherwise}"
         )
     raise FileError(f"{file['path']}: no such file, and {run} has read it; restore it{otherwise}")
-
-
-def _make_sources(files: Sequence[str], form: str) -> list[str | JsonObject]:
-    """Return a source for each file, or for each pair of source and target files.
-
-    With `auto` the ending of the file name determines the format.
-    """
-    remaining, sources = list(files), list[str | JsonObject]()
-    while remaining:
-        known = formats.find_format(remaining[0]) if form == "auto" else form
-        count = len(formats.parts(known)) if known else 1
-        sources.append({"files": remaining[:count]} if count > 1 else remaining[0])
-        del remaining[:count]
-    return sources
 
 
 def load_run_recipe(path: Path) -> recipe.Resolved:

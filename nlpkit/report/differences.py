@@ -5,6 +5,7 @@ said, a line each: another evaluated text, another unit of the loss, a side with
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ Sides = Mapping[str, Sequence[Row]]
 _PER_TARGET = (f"{HELD_OUT}loss", f"{HELD_OUT}perplexity")
 _PER_CHARACTER = f"{HELD_OUT}bits_per_character"
 _PAIRS = f"{HELD_OUT}pairs"
+_READING = ("max_rows", "text_key", "rows", "history", "valid_group", "line_break")
+# As `repr` writes what a regression predicts.
+_NUMBER = re.compile(r"-?\d+\.\d{5,}(e[-+]\d+)?")
 
 
 @dataclass(frozen=True)
@@ -137,12 +141,16 @@ def _describe_rows(run: History) -> tuple[str, str]:
         hashes = sorted(file["sha256"] for files in sources for file in files)
     except (KeyError, TypeError) as error:
         raise FileError(f"{run.path / DATA_FILES}: not a record of files: {error!r}") from error
-    return named, " ".join([share, *hashes])
+    # How the files are read; what is not said, or null, changes nothing.
+    is_reading = re.compile(rf"data\.({part}\.\d+\.)?({'|'.join(_READING)})(\.\d+)?").fullmatch
+    how = [f"{k}={v}" for k, v in run.settings.items() if is_reading(k) and v != "null"]
+    return named, " ".join([share, *hashes, *sorted(how)])
 
 
 def _find_other_unit(runs: Sequence[History]) -> str | None:
     """Return why losses are not in one unit, or None."""
-    if len({run.settings.get("objective.name") for run in runs}) > 1:
+    is_name = re.compile(r"objective(\.\d+)?\.name").fullmatch
+    if len({str([v for k, v in run.settings.items() if is_name(k)]) for run in runs}) > 1:
         return "of another objective (objective.name)"
     if runs[0].loss_unit == "nats/token" and len({*map(_hash_tokenizer, runs)}) > 1:
         return "per token of another tokenizer"
@@ -201,15 +209,15 @@ def compare_rows(sides: Sides, file: str) -> list[Compared]:
 def read_rows(path: Path) -> tuple[list[str], list[float]]:
     """Return what names each row of a file of `--predictions`, and its credit: 1 if it is right."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeError) as error:
         raise FileError(f"{path}: cannot be read: write it with --predictions {path}") from error
-    places, credit = [], []
-    for number, line in enumerate(lines, 1):
+    places, credit, predicted = [], [], []
+    for number, line in enumerate(lines if lines != [""] else [], 1):
         try:
             row = json.loads(line)
-            right = row["credit"] if "credit" in row else row["prediction"] == row["target"]
-            credit.append(float(right))
+            credit.append(float(row["credit"] if "credit" in row else _is_right(row)))
+            predicted.append(row.get("prediction"))
             places.append(Path(row["place"]).name if "place" in row else str(row["target"]))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(
@@ -217,4 +225,12 @@ def read_rows(path: Path) -> tuple[list[str], list[float]]:
             ) from error
     if len(credit) < 2:
         raise DataError(f"{path}: {number_of(len(credit), 'rows')}; at least 2 can be compared")
+    if not any(credit) and all(_NUMBER.fullmatch(str(each)) for each in predicted):
+        raise DataError(f"{path}: predictions are numbers, of which none is right or wrong")
     return places, credit
+
+
+def _is_right(row: JsonObject) -> bool:
+    """Return whether the prediction is the right answer, or one of several."""
+    target = row["target"]
+    return row["prediction"] in (target if isinstance(target, list) else [target])

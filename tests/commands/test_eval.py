@@ -206,6 +206,24 @@ def test_eval_reads_data_from_a_file_compressed_or_stdin(
     assert "held-out data: stdin, read as jsonl\n" in piped.stderr  # not the copy in the cache
 
 
+def test_eval_counts_the_rows_that_it_leaves_out_and_reads_a_stream_once(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "seeds" / "seed-1"
+    shutil.copytree(_run(folder, "classes"), run)
+    recipe = (run / "recipe.yaml").read_text(encoding="utf-8")
+    assert "on_error: stop" in recipe
+    (run / "recipe.yaml").write_text(recipe.replace("on_error: stop", "on_error: skip"))
+    rows = _tiny_tasks.rows_of("classes", 8, 5)
+    file = _tiny_tasks.write_rows(tmp_path / "rows.jsonl", [*rows, {"label": "bad"}])
+    ended = server.run("eval", run, "--data", file, "--json")
+    assert _figures(ended)["rows"] == 8
+    assert "left out of what is evaluated: 1 malformed row\n" in ended.stderr
+    assert "skipped " + str(file) + ":9: " in ended.stderr
+    shutil.copytree(run, run.with_name("seed-2"))
+    _refused(server.run("eval", run.parent, "--data", "-"), 2, "--data -: ")
+
+
 def test_eval_outside_a_run_needs_data_and_finds_label_names_in_the_checkpoint(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:

@@ -89,3 +89,13 @@ def test_sentence_is_the_source_of_an_encoder_decoder(tmp_path: Path) -> None:
     encoder, _, cross = _layers(page)
     assert encoder["queries"] == encoder["keys"] == cross["keys"]
     assert len(cross["queries"]) == 1
+    png = tmp_path / "a.png"
+    given = ("eval", tmp_path / "run", "--attention", png, "-q", "--sentence")
+    done = _tiny.command(*given, "你好")
+    assert done.returncode == 0, done.stderr
+    assert png.stat().st_size > 1000
+    for text, said in (("你好" * 99, "at most 48 can be labelled"), ("", "the source is empty")):
+        done = _tiny.command(*given, text)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "--sentence: " in done.stderr
+        assert said in done.stderr

@@ -3,6 +3,7 @@
 Oracles: the prompts by hand, and plain loops with transformers over these prompts.
 """
 
+import io
 import json
 import re
 import statistics
@@ -348,6 +349,36 @@ def test_shots_refuses_in_one_line(
     found, out, err = _run(capsys, folder / "gpt", folder / "r.yaml", *arguments)
     assert (found, out) == (code, "")
     assert said.replace("FOLDER", str(folder)) in err.splitlines()[-1]
+
+
+def test_rows_that_are_left_out_are_counted_and_stdin_is_jsonl(
+    folder: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rows = [*ROWS[:2], {"text": "Hm.", "label": "-"}, {"label": "good"}]
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    file = tmp_path / "rows.jsonl"
+    file.write_text(lines)
+    choices = "objective.choices={good: good, bad: bad, '-': null}"
+    settings = ("--set", choices, "--set", "data.on_error=skip")
+    code, out, err = _run(capsys, folder / "gpt", folder / "r.yaml", *settings, "--data", file)
+    assert code == 0, err
+    assert re.search(r"^rows +2$", out, re.MULTILINE)
+    beams = ("--beam", 2, "--set", choices, "--set", "data.on_error=skip")
+    assert (
+        "--beam: has no effect: answers are chosen"
+        in _run(capsys, folder / "gpt", folder / "r.yaml", *beams, "--data", file)[2]
+    )
+    assert "left out of what is evaluated: 1 malformed row, 1 row that choices leave out" in err
+    assert f"skipped {file}:4: " in err
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(
+        buffer=io.BytesIO(lines.encode()), closed=False, isatty=lambda: False
+    ))  # fmt: skip
+    assert _done(capsys, folder / "gpt", folder / "r.yaml", *settings, "--data", "-")["rows"] == 2
+    file.write_text(json.dumps(rows[2]) + "\n")
+    code, _, err = _run(capsys, folder / "gpt", folder / "r.yaml", *settings, "--data", file)
+    assert code == 3
+    assert err.splitlines()[-1].endswith("no rows to score; left out of what is evaluated: 1 row "
+                                         "that choices leave out")  # fmt: skip
 
 
 def test_shots_of_an_objective_on_text_are_refused(

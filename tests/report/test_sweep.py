@@ -11,8 +11,8 @@ import pytest
 
 from nlpkit import cli, report
 from nlpkit.errors import FileError, UsageError
+from nlpkit.report import differences, sweep
 from nlpkit.report import seeds as noise
-from nlpkit.report import sweep
 from nlpkit.report.seeds import both_tails, t_quantile
 
 
@@ -291,12 +291,52 @@ def test_rows_are_compared_by_pairs_and_by_seeds(tmp_path, capsys, monkeypatch):
     assert out.endswith(": no difference seen (noise of rows, not of seeds)\n")
 
 
+def test_row_with_several_right_answers_is_right_by_any_of_them(tmp_path):
+    # U+2028 is no end of a line.
+    rows = [("Paris", ["Paris", "paris city"]), ("Bonn", ["Paris"]), ("a\u2028b", "a\u2028b")]
+    made = [{"prediction": prediction, "target": target} for prediction, target in rows]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in made))
+    assert differences.read_rows(file)[1] == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "comparable"),
+    [
+        ("objective: [{name: nsp}, {name: mlm}]", "objective: [{name: sop}, {name: mlm}]", False),
+        ("objective: [{name: nsp}, {name: mlm}]", "objective: [{name: nsp}, {name: mlm}]", True),
+        ("data: {valid: [{max_rows: 9}]}", "data: {valid: [{max_rows: null}]}", False),
+        ("data: {text_key: body}", "data: {text_key: text}", False),
+        ("data: {rows: null}", "data: {valid: [{text_key: null}]}", True),
+    ],
+)
+def test_losses_of_other_objectives_and_other_rows_of_a_file_are_not_compared(
+    tmp_path, capsys, monkeypatch, first, second, comparable
+):
+    monkeypatch.chdir(tmp_path)
+    for name, more in (("a", first), ("b", second)):
+        for number in (1, 2):
+            run = write_run(tmp_path / name / f"seed-{number}", [2.0 + number], seed=number)
+            with open(run / "recipe.yaml", "a") as file:
+                file.write(f"{more}\n")
+            files = {"valid": [[{"sha256": "ab"}]], "train": []}
+            (run / "data_files.json").write_text(json.dumps(files))
+    out, err = printed(capsys, "a", "b")
+    assert ("not comparable" not in err) is comparable
+    assert ("held_out.loss: a" in out) is comparable
+
+
 @pytest.mark.parametrize(
     ("content", "said", "code"),
     [
         (None, "rows.jsonl: cannot be read: write it with --predictions b/seed-1/rows.jsonl", 4),
         ("", "rows.jsonl: 0 rows; at least 2 can be compared", 3),
         ('{"credit": 1}\n', "b/seed-1/rows.jsonl:1: no row of --predictions", 3),
+        (
+            '{"target": "0.25", "prediction": "0.251931"}\n' * 2,
+            "rows.jsonl: predictions are numbers, of which none is right or wrong",
+            3,
+        ),
         ('{"target": "x", "prediction": "x"}\n' * 2, "has other rows than a/seed-1/rows.jsonl", 3),
     ],
 )

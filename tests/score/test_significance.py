@@ -1,6 +1,7 @@
 """Confidence intervals and paired tests against sacrebleu 2.6.0 and against exact arithmetic."""
 
 import itertools
+import json
 import random
 import tracemalloc
 
@@ -8,7 +9,9 @@ import numpy as np
 import pytest
 from sacrebleu import BLEU, CHRF
 from sacrebleu.significance import PairedTest
+from sklearn.metrics import f1_score, matthews_corrcoef
 
+from nlpkit import cli
 from nlpkit.errors import DataError, UsageError
 from nlpkit.score import significance
 from nlpkit.score.metrics import bleu, chrf
@@ -141,6 +144,29 @@ def test_randomization_has_the_p_value_of_all_exchanges() -> None:
         found = paired_approximate_randomization(rows, lambda sums: sums[0] / 8, samples=20_000)
         assert found[1].p_value == pytest.approx(exact, abs=0.02)
     assert exact == 0.625
+
+
+def test_randomization_of_f1_knows_the_classes_of_both_systems(tmp_path, capsys) -> None:
+    # Each system writes a label that the other one does not: all exchanges, by scikit-learn.
+    right = list("xyxyxyxx")
+    one, other = list("xyxyxyax"), list("zxxxyyxy")
+    for name, lines in (("ref", right), ("one", one), ("other", other)):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    names = [str(tmp_path / name) for name in ("ref", "one", "other")]
+    for metric, score in (
+        ("f1", lambda lines: f1_score(right, lines, average="macro", zero_division=0)),
+        ("mcc", lambda lines: matthews_corrcoef(right, lines)),
+    ):
+        gaps = []
+        for taken in itertools.product((0, 1), repeat=8):
+            sides = zip(one, other, taken, strict=True)
+            mixed = [(b, a) if swap else (a, b) for a, b, swap in sides]
+            gaps.append(abs(score([a for a, _ in mixed]) - score([b for _, b in mixed])))
+        exact = np.mean(np.array(gaps) >= gaps[0] - 1e-12)
+        given = [metric, names[0], "-i", *names[1:], "-par", "--paired-ar-n", "4000", "-q"]
+        assert cli.run(["score", *given, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found[-1]["p_value"] == pytest.approx(exact, abs=0.03)
 
 
 @pytest.mark.slow

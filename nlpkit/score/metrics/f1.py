@@ -22,9 +22,13 @@ OPTIONS = (
         "accuracy); weighted: each class counts by its lines; binary: only --positive",
         choices=AVERAGES,
     ),
-    Option("positive", "1", "the class that --average binary scores", metavar="LABEL"),
+    Option(
+        "positive", None, "the class that --average binary scores: 1 by default", metavar="LABEL"
+    ),
     Option("per_class", False, "show a row for every class", type=bool),
 )
+
+_POSITIVE = "1"
 
 from_sums = labels.from_sums
 
@@ -34,7 +38,7 @@ def score(
     references: References,
     *,
     average: str = "macro",
-    positive: str = "1",
+    positive: str | None = None,
     per_class: bool = False,
 ) -> Score:
     """Return F1; `details` has precision, recall, and the same with support for each class.
@@ -52,13 +56,15 @@ def score(
         "by_class": labels.make_details(table),
         "warnings": [*labels.find_never_right(read), *labels.find_never_predicted(table)],
     }
+    if positive is not None and average != "binary":
+        details["warnings"].append(f"the positive label has no effect with average {average}")
     lines = number_of(len(read.right), "lines")
     verbose = f"P {total.precision:.4f} R {total.recall:.4f} {lines}"
     if per_class:
         verbose += "\n" + labels.format_table(table)
     signature = f"avg:{average}|classes:{len(read.known)}|zero:0"
     if average == "binary":
-        signature += f"|positive:{positive}"
+        signature += f"|positive:{_POSITIVE if positive is None else positive}"
     return Score("F1", total.f1, signature, verbose, details, percent=False)
 
 
@@ -67,7 +73,7 @@ def statistics(
     references: References,
     *,
     average: str = "macro",
-    positive: str = "1",
+    positive: str | None = None,
     per_class: bool = False,
 ) -> Iterator[tuple[int, ...]]:
     """Yield for each line three numbers for every averaged class (see `labels.make_rows`)."""
@@ -75,7 +81,8 @@ def statistics(
     return labels.make_rows(read, _classes(read, average, positive))
 
 
-def _classes(read: Labels, average: str, positive: str) -> list[str]:
+def _classes(read: Labels, average: str, positive: str | None) -> list[str]:
+    positive = _POSITIVE if positive is None else positive
     if average != "binary":
         return read.known
     if len(read.known) > 2:

@@ -55,10 +55,11 @@ def score(
     """Return exp(-sum / count); `details` has the perplexity for every unit.
 
     Raise `BadLine` for a value that is no log-probability (positive, nan, text), `DataError` if
-    there is no token, or no word or character, `UsageError` if `per` needs a text.
+    there is no token, or no word or character, `UsageError` if `per` or `count_ends` needs a text.
     """
-    if per != "token" and not references:
-        raise UsageError(f"--per {per} needs the text as a second file")
+    if not references and (per != "token" or count_ends):
+        option = "--count-ends" if per == "token" else f"--per {per}"
+        raise UsageError(f"{option} needs the text as a second file")
     values, lines, empty = array("d"), 0, 0
     for line in hypotheses:
         row = _read(line, lines, base)
