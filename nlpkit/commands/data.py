@@ -92,10 +92,11 @@ def _read_training(names: list[str], copies: Path) -> "list[Iterator[Row]]":
     recipes = [each for each in names if each.endswith(_RECIPES) or each in recipe.packaged()]
     for each in recipes:
         loaded = recipe.load(each)
-        config = loaded.recipe.data
-        objective = registry.load("objectives", loaded.recipe.objective[0].name).Objective
+        config, first = loaded.recipe.data, loaded.recipe.objective[0]
+        objective = registry.load("objectives", first.name).Objective
+        columns = objective.named_columns(first.config) if issubclass(objective, Task) else None
         inputs, _ = files.find_inputs(config, loaded.base, copies)
-        rows.append(overlap_files.read_inputs(inputs, config, issubclass(objective, Task)))
+        rows.append(overlap_files.read_inputs(inputs, config, columns))
     others = [each for each in names if each not in recipes]
     sources = overlap_files.find_files(others, copies) if others else []
     return rows + [overlap_files.read_file(source) for _, source in sources]

@@ -77,8 +77,8 @@ def _score(
     chooses = bool(rows.rows[0].answers)
     writing = {"--beam": asked.beam > 1, "--max-new-tokens": asked.max_new_tokens is not None}
     given = writing if chooses else {"--method": common.method is not None}
-    for option in [name for name, is_given in given.items() if is_given]:
-        log.warn(f"{option}: has no effect: answers are {'chosen' if chooses else 'written'}")
+    for name in [name for name, is_given in given.items() if is_given]:
+        log.warn(f"{name}: has no effect: answers are {'chosen' if chooses else 'written'}")
     generation = make_settings(max_new_tokens=asked.max_new_tokens, beam=asked.beam)
     results, answers = [], []
     with common.catch_signals() as stop:

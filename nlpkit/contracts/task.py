@@ -6,7 +6,7 @@ S sequences of a batch, T tokens of a text.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -36,6 +36,15 @@ class Item:
     text: str = ""  # the input, for tasks that generate an answer
 
 
+def _list_texts(value: object) -> Iterator[str]:
+    """Yield the texts in a value, at any depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _list_texts(each)
+
+
 class Task(Objective):
     """The base of every task's `Objective`.
 
@@ -63,7 +72,8 @@ class Task(Objective):
     def check_columns(cls, config: Any, row: Row) -> None:
         """Raise `RowError` if a row lacks a column that `config` names; values are not checked."""
         for column in cls.named_columns(config):
-            row.find(column)
+            if not any(name.startswith(f"{column}:") for name in row.values):  # a name with a colon
+                row.find(column)
 
     @classmethod
     def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
@@ -73,11 +83,7 @@ class Task(Objective):
     @classmethod
     def vocabulary_texts(cls, config: Any, row: Row) -> list[str]:
         """Return the texts of a row that train a tokenizer, where files hold rows alone."""
-        found = []
-        for value in row.values.values():
-            texts = value if isinstance(value, list) else [value]
-            found += texts if all(isinstance(text, str) for text in texts) else []
-        return found
+        return [*_list_texts(dict(row.values))]
 
     @abstractmethod
     def texts(self, row: Row) -> tuple[str, ...]:

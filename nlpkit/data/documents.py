@@ -208,7 +208,7 @@ def describe_reading(file: TextFile, config: Config) -> JsonObject:
     found["line_break"] = config.line_break if form in formats.WITH_LINE_BREAK else None
     found |= {} if file.max_rows is None else {"max_rows": file.max_rows}
     if form == "tsv":  # whose keys have the place of the column
-        names = decode(next(lines(file), b"")).split("\t")
+        names = next(lines(file), b"").decode(errors="replace").split("\t")
         named = template.columns(key)
         if not all(map(template.is_number, named)):
             found["columns"] = len(names)

@@ -54,7 +54,7 @@ def image_in(row: Row, column: str) -> np.ndarray:
         raise RowError(f'"{column}" is {kind_of(value)}, not an image')
     try:
         image = np.asarray(value) if isinstance(value, np.ndarray) else np.asarray(value, float)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f'"{column}" has rows of different lengths, or no numbers') from error
     if image.ndim not in (2, 3) or not image.size:
         raise RowError(f'"{column}" has {image.ndim} dimensions; an image has 2 or 3')
@@ -74,7 +74,7 @@ def image_of_columns(row: Row, label: str, shape: tuple[int, int, int]) -> np.nd
         )
     try:
         pixels = np.array([*cells.values()], np.float32)
-    except ValueError:
+    except (ValueError, OverflowError):
         pixels = np.array([_number(cell) for cell in cells.values()], np.float32)
     wrong = np.flatnonzero(~np.isfinite(pixels))
     if len(wrong):
@@ -87,7 +87,7 @@ def image_of_columns(row: Row, label: str, shape: tuple[int, int, int]) -> np.nd
 def _number(cell: object) -> float:
     try:
         return float(cell)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return np.nan
 
 

@@ -123,6 +123,8 @@ def read_rows(
         DataError: `file:line: what` is malformed (counted instead where `on_error` is skip).
     """
     should_stop = (callbacks or Callbacks()).should_stop
+    if columns and part != "all" and config.valid_group is not None:
+        columns = (*columns, config.valid_group)
     for file in (file for entry in inputs for file in entry.files):
         if file.format in formats.TEXT_FORMATS:
             raise UsageError(
@@ -274,7 +276,13 @@ def _items(
             own = [next(ids) for _ in texts]
             if any(text and {*text} == {objective.unk_of(n)} for n, text in enumerate(own)):
                 empty.append(row)
-            item = objective.item(row, own)
+            try:
+                item = objective.item(row, own)
+            except RowError as error:
+                _count_bad(error, row.file, row.line, config, counts)
+                counts.documents -= 1
+                counts.characters -= sum(map(len, texts))
+                continue
             cut.update(item.cut)
             counts.unknown += objective.unknown(item)
             counts.unlearned += objective.unlearned(item)

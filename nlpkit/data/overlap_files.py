@@ -22,19 +22,26 @@ def find_files(names: Sequence[str], copies: Path) -> list[tuple[str, Input]]:
 def read_file(source: Input, text_key: str | None = None) -> Iterator[Row]:
     """Return the lines of a text file, or of rows all texts, or those in a column."""
     is_text = source.files[0].format in formats.TEXT_FORMATS
-    return read_inputs([source], Config.model_validate({"train": ["-"]}), not is_text, text_key)
+    columns = template.columns(text_key) if text_key else ()
+    config = Config.model_validate({"train": ["-"]})
+    return read_inputs([source], config, None if is_text else columns, text_key)
 
 
 def read_inputs(
-    inputs: Sequence[Input], config: Config, is_task: bool, text_key: str | None = None
+    inputs: Sequence[Input],
+    config: Config,
+    columns: Sequence[str] | None,
+    text_key: str | None = None,
 ) -> Iterator[Row]:
-    """Yield the text that a recipe trains on, of a task all texts of its rows, or of a column."""
+    """Yield the text that a recipe trains on, of a task all texts of its rows, or of a column.
+
+    `columns` are those that the task reads, which decide what is held out; None: running text.
+    """
     part: Part = "train" if config.valid_fraction else "all"
-    if not is_task:
+    if columns is None:
         for each in read_documents(inputs, config, Counts(), part=part):
             yield Row(each.texts, each.file, each.line)
         return
-    columns = template.columns(text_key) if text_key else ()
     for row in read_rows(inputs, config, columns, Counts(), part):
         try:
             texts = (template.text_at(row.values, text_key),) if text_key else _texts(row.values)

@@ -24,6 +24,8 @@ from nlpkit.objectives.tasks.states import LabelConfig, LabelTask
 if TYPE_CHECKING:
     import torch
 
+_LARGEST = 3.4e38  # about that of float32, in which labels are
+
 
 class Config(LabelConfig):
     """The columns of a row, and whether the label is a number."""
@@ -118,8 +120,8 @@ def number(row: Row, column: str) -> float:
     value = row.value(column)
     try:
         parsed = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         parsed = math.nan
-    if not math.isfinite(parsed):
-        raise RowError(f'"{column}" is {kind_of(value)}, not a finite number')
+    if not abs(parsed) <= _LARGEST:
+        raise RowError(f'"{column}" is {kind_of(value)}, not a finite number (of float32)')
     return parsed

@@ -99,26 +99,29 @@ class Objective(FramedTask):
 
     @classmethod
     def complete(cls, config: Config, rows: Iterable[Row]) -> Config:
-        """Return `config` with the tags of the training rows, unless it lists tags."""
+        """Return `config` with the tags of the training rows, unless it lists tags.
+
+        As in `states.add_classes`, wrong rows are left to the reading of texts.
+        """
         if config.labels is not None:
             return config
-        found: set[str] = set()
+        found, wrong = set[str](), ""
         for row in rows:
             try:
                 found.update(_tags(row, config))
             except RowError as error:
-                raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+                wrong = wrong or f"{row.file}:{row.line}: {error.what}"
         if len(found) < 2:
             only = f"all words have the same tag, {min(found)!r}" if found else "no rows"
-            raise DataError(f"data.train: {only}")
+            raise DataError(wrong or f"data.train: {only}")
         labels = sorted(found, key=lambda tag: (tag != "O", tag))
         return config.model_copy(update={"labels": labels})
 
     @classmethod
     def vocabulary_texts(cls, config: Config, row: Row) -> list[str]:
         """Return the words; a text is read as its characters, but trains a tokenizer whole."""
-        words = row.values.get(config.words, "")
-        return [words if isinstance(words, str) else " ".join(map(str, words))]
+        words = row.find(config.words)
+        return [words if isinstance(words, str) else " ".join(read_words(row, config.words))]
 
     def texts(self, row: Row) -> tuple[str, ...]:
         """Return the words with line breaks between them; raise `RowError`."""

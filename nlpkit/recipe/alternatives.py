@@ -201,6 +201,10 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
                 f"{name} makes whole examples and cannot follow {objectives[0].name}; name it "
                 "first, or alone"
             )
+        elif number and issubclass(load_class(objectives[0].name), Task):
+            found[number] = (
+                f"{name} cannot follow {objectives[0].name}, which reads rows; name one of them"
+            )
         elif twice:
             found[number] = (
                 f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; remove one "

@@ -11,6 +11,7 @@ from nlpkit.errors import UsageError
 from nlpkit.recipe import Resolved, sections
 from nlpkit.recipe.alternatives import check_tokenizers
 from nlpkit.runs import vocabulary
+from nlpkit.runs.row_texts import list_rows
 from nlpkit.runs.run import ModelPart
 from nlpkit.runs.vocabulary import TrainingText
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget, join_sides, of_sources
@@ -34,7 +35,7 @@ def _texts(text: TrainingText, side: int, counts: Counts) -> Iterator[str]:
     """Yield the sources (0) or the targets (1) of the rows; malformed rows are left out."""
     first = text.objective
     objective = registry.load("objectives", first.name).Objective
-    for row in text.rows(objective.named_columns(first.config), counts):
+    for row in list_rows(text, counts):
         with suppress(RowError):  # counted or refused where the rows become examples
             yield objective.sides(first.config, row)[side]
 

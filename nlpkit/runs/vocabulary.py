@@ -6,18 +6,15 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from nlpkit import registry
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.data import formats
 from nlpkit.data.cache import content_hash, publish, scratch
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import Input
-from nlpkit.data.items import read_rows, read_texts
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256, read_json, write_json
@@ -49,6 +46,12 @@ class TrainingText:
         """The recipe's objective, the first one of a list."""
         return self.resolved.recipe.objective[0]
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that a task reads; none for an objective on running text."""
+        objective = load_class(self.objective.name)
+        return objective.named_columns(self.objective.config) if issubclass(objective, Task) else ()
+
     def key(self) -> JsonObject:
         """Return what the text depends on."""
         data, stop = self.resolved.recipe.data, self.callbacks.should_stop
@@ -61,33 +64,18 @@ class TrainingText:
             ],
             "data": data.model_dump(mode="json", include=decide),
             "part": [self.part, data.valid_fraction, *filter(None, [data.valid_group])],
-        }
-
-    def rows(self, columns: tuple[str, ...], counts: Counts) -> Iterator[Any]:
-        """Yield the rows of a task."""
-        data = self.resolved.recipe.data
-        for row in read_rows(self.inputs, data, columns, counts, self.part, self.callbacks):
-            counts.documents += 1
-            yield row
+        } | ({"rows": [self.objective.name, *self.columns]} if self.columns else {})
 
     def texts(self, counts: Counts) -> Iterator[str]:
         """Yield the documents; or the texts of a task's rows, where these are no documents."""
-        config, first = self.resolved.recipe.data, self.objective
-        objective = registry.load("objectives", first.name).Objective
-        found = {file.format for entry in self.inputs for file in entry.files}
-        of_lines = any(formats.documents(form) == "lines" for form in found)
-        are_rows = config.rows is not None or not of_lines
-        columns = objective.named_columns(first.config) if issubclass(objective, Task) else ()
-        if columns and "parallel" not in found:  # rows that have their texts in other columns
-            are_rows |= config.text_key == "text" and "text" not in columns
-        if columns and are_rows:
-            rows = self.rows(columns, counts)
-            yield from read_texts(rows, objective, first.config, config, counts)
-            return
-        stop = self.callbacks.should_stop
-        for document in read_documents(
-            self.inputs, config, counts, part=self.part, should_stop=stop
-        ):
+        if self.columns:
+            from nlpkit.runs import row_texts
+
+            if row_texts.are_rows(self):
+                yield from row_texts.read(self, counts)
+                return
+        data, stop = self.resolved.recipe.data, self.callbacks.should_stop
+        for document in read_documents(self.inputs, data, counts, part=self.part, should_stop=stop):
             yield from document.texts
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
+from nlpkit.contracts.reader import Counts
+from nlpkit.data.files import find_inputs
+from nlpkit.data.items import read_rows
+from nlpkit.data.settings import Config
 
 SENTENCE = "the old man sat by the river and told us of ships that never came back"
 OTHER = "a quick red fox is not the one who jumps over this very lazy dog here"
@@ -75,6 +79,20 @@ def test_recipe_names_its_training_text_without_what_it_holds_out(texts, capsys)
 def test_recipe_of_a_task_has_all_texts_of_its_rows(texts, capsys):
     assert run("eval.jsonl", "--in", "gpt1_classify", "--json") == 0
     assert json.loads(capsys.readouterr().out)["training_rows"] > 10
+
+
+def test_training_part_is_that_of_the_run_whatever_the_format(texts, capsys):
+    rows = [(f"a text with the number {n} in it", f"class{n % 2}") for n in range(60)]
+    csv = "".join(f"{text},{label}\n" for text, label in [("text", "label"), *rows])
+    Path("rows.csv").write_text(csv)
+    Path("r.yaml").write_text(
+        "extends: gpt1_classify\ndata: {train: [rows.csv], valid: [], valid_fraction: 0.3}\n"
+    )
+    assert run("eval.jsonl", "--in", "r.yaml", "--json") == 0
+    config = Config(train=["rows.csv"], valid_fraction=0.3)
+    inputs, _ = find_inputs(config, None, Path())
+    expected = len([*read_rows(inputs, config, ("text", "label"), Counts(), "train")])
+    assert json.loads(capsys.readouterr().out)["training_rows"] == expected < 60
 
 
 def test_chinese_is_compared_by_characters(texts, capsys):

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from nlpkit.contracts.reader import Counts
 from nlpkit.data import lines, streams
-from nlpkit.data.documents import is_held_out, read_documents
+from nlpkit.data.documents import describe_reading, is_held_out, read_documents
 from nlpkit.data.files import find_inputs as resolve
 from nlpkit.data.settings import Config, Source
 from nlpkit.errors import DataError, FileError, UsageError
@@ -552,6 +552,14 @@ def test_tsv_bad_content_is_named_with_its_line(tmp_path, here, content, key, me
     with pytest.raises(DataError) as caught:
         read(tmp_path, "a.tsv", text_key=key)
     assert str(caught.value) == message
+
+
+def test_tsv_without_header_may_begin_with_a_bad_line(tmp_path, here):
+    write(here / "a.tsv", b"1\tte\xfft\n2\tb\n")
+    config = Config(train=["a.tsv"], text_key="2", on_error="skip")
+    (file,) = resolve(config, here, tmp_path)[0][0].files
+    assert describe_reading(file, config)["column"] == 1
+    assert read(tmp_path, "a.tsv", text_key="2", on_error="skip") == [("b", 2)]
 
 
 # gzip, and files that cannot be read

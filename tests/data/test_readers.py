@@ -7,10 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit.contracts.reader import Counts
+from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import find_inputs
+from nlpkit.data.images import image_in
 from nlpkit.data.items import Row, build_items, read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.store import Callbacks
@@ -370,6 +371,46 @@ def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
     assert items.lengths.tolist() == [6] * 5
     names = f"{tmp_path}/x-images-idx3-ubyte, {tmp_path}/x-labels-idx1-ubyte"
     assert notes == [f"data: {names}: 5 rows, 30 tokens"]
+
+
+def test_row_that_no_item_can_be_made_of_is_skipped_and_counted(tmp_path: Path) -> None:
+    class Refuses(Pixels):
+        def item(self, row: Row, ids: list) -> Item:
+            if row.line == 2:
+                raise RowError("the template refuses it")
+            return super().item(row, ids)
+
+    source = [{"files": _idx(tmp_path)}]
+    for how in ("skip", "stop"):
+        config = DataConfig(train=source, on_error=how)
+        inputs, _ = find_inputs(config, None, tmp_path)
+        if how == "stop":
+            with pytest.raises(DataError, match=r":2: the template refuses it"):
+                build_items(inputs, config, Refuses(None, None, None))
+            return
+        items = build_items(inputs, config, Refuses(None, None, None))
+        assert (len(items), items.counts.bad, items.counts.documents) == (4, 1, 4)
+
+
+def test_group_of_rows_is_read_from_columns_too(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = {"text": [f"t{n}" for n in range(40)], "group": [f"g{n % 8}" for n in range(40)]}
+    parquet.write_table(pyarrow.table(rows), tmp_path / "x.parquet")
+    both = {"valid_fraction": 0.4, "valid_group": "group"}
+    source = [str(tmp_path / "x.parquet")]
+    parts = [_rows(source, ("text",), part=part, **both) for part in ("train", "valid")]
+    assert sorted(map(len, parts), reverse=True)[1] >= 5
+    assert sum(map(len, parts)) == 40
+    groups = [{row.values["group"] for row in part} for part in parts]
+    assert not groups[0] & groups[1]
+
+
+def test_pixel_of_many_digits_is_no_number() -> None:
+    row = Row({"image": [[1, 10**400]], "label": 1}, "x", 1)
+    with pytest.raises(RowError, match='"image" has rows of different lengths, or no numbers'):
+        image_in(row, "image")
 
 
 def test_row_asked_for_an_array_that_is_none_says_so(tmp_path: Path) -> None:

@@ -149,6 +149,15 @@ def test_alone_and_first_it_is_refused_with_the_line(tmp_path: Path) -> None:
         recipe.load(str(_tiny.write(tmp_path, text=text)))
 
 
+def test_behind_a_task_it_is_refused_with_the_line(tmp_path: Path) -> None:
+    text = _dotted.recipe("gpt").replace(
+        "{name: clm, max_length: 64}",
+        "[{name: classification}, {name: distillation, teacher: runs/none}]",
+    )
+    with pytest.raises(RecipeError, match="distillation cannot follow classification, which reads"):
+        recipe.load(str(_tiny.write(tmp_path, text=text)))
+
+
 def test_missing_teacher_is_named_with_its_line(tmp_path: Path) -> None:
     student = _student(tmp_path, tmp_path / "none")
     message = r"yaml:5:\d+: objective.1.teacher: frozen model teacher: .*none: no such directory"

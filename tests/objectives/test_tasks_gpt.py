@@ -168,7 +168,17 @@ def test_labels_all_alike_are_refused() -> None:
         _task("entailment", [{"premise": "a", "hypothesis": "b", "label": "x"}] * 3)
 
 
-@pytest.mark.parametrize("label", ["much", None, True, "nan", "inf", [1]])
+def test_wrong_labels_are_left_to_the_reading_of_the_rows() -> None:
+    rows = [{"premise": "a", "hypothesis": "b", "label": of} for of in ("x", None, "y")]
+    task = _task("entailment", rows)
+    assert task.config.labels == ["x", "y"]
+    with pytest.raises(RowError, match='"label" is null'):
+        task.texts(Row(rows[1], "f", 2))
+    with pytest.raises(DataError, match=':2: "label" is null'):  # the reason for no classes
+        _task("entailment", rows[:2])
+
+
+@pytest.mark.parametrize("label", ["much", None, True, "nan", "inf", [1], 1e39, 10**400])
 def test_regression_label_that_is_no_number_is_refused(label) -> None:
     task = _task("similarity", regression=True)
     with pytest.raises(RowError, match="not a finite number"):

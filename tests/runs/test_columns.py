@@ -166,7 +166,24 @@ def test_vocabulary_is_trained_on_nested_rows(tmp_path: Path) -> None:
     assert Task.vocabulary_texts(None, row) == [
         *("女：你去哪儿？", "男：去学校。", "1-1", "男的去哪儿？", "家", "学校", "3", "学校"),
     ]
-    assert Task.vocabulary_texts(None, Row({"a": "x", "b": [{"c": "y"}], "d": 1}, "f", 1)) == ["x"]
+    row = Row({"a": "x", "b": [{"c": "y"}], "d": 1, "e": [1, "z"]}, "f", 1)
+    assert Task.vocabulary_texts(None, row) == ["x", "y", "z"]
+    words = registry.load("objectives", "tagging").Objective
+    config = registry.load("objectives", "tagging").Config(words="s.words", tags="s.tags")
+    row = Row({"s": {"words": ["a", "b"], "tags": ["O", "O"]}}, "f", 1)
+    assert words.vocabulary_texts(config, row) == ["a b"]
+    with pytest.raises(RowError, match="not a list of strings"):
+        words.vocabulary_texts(config, Row({"s": {"words": 7}}, "f", 1))
+
+
+def test_column_whose_name_has_a_colon_is_found_in_a_template() -> None:
+    task = registry.load("objectives", "classification")
+    config = task.Config(text="{a:b}")
+    row = Row({"a:b": "x", "label": "y"}, "f", 1)
+    task.Objective.check_columns(config, row)
+    assert row.text("{a:b}") == "x"
+    with pytest.raises(RowError, match='no "a"'):
+        task.Objective.check_columns(config, Row({"c:b": "x", "label": "y"}, "f", 1))
 
 
 # Mistakes
@@ -434,6 +451,15 @@ def test_json_that_is_jsonl_says_so_and_the_other_way_round(tmp_path: Path) -> N
     (tmp_path / "b.json").write_text('[\n{"text": "x"}]\n')
     with pytest.raises(DataError, match=r"b.json:1: .*; data.format: json reads one value"):
         _rows(tmp_path / "b.json")
+
+
+def test_json_with_a_key_twice_or_a_number_too_long_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('[\n{"text": "x", "n": 1},\n{"text": "x", "text": "y"}]')
+    with pytest.raises(DataError, match=r'a.json:3: "text" is there twice'):
+        _rows(tmp_path / "a.json", format="json")
+    (tmp_path / "b.json").write_text('[{"text": ' + "9" * 5000 + "}]")
+    with pytest.raises(DataError, match=r"b.json: broken JSON: Exceeds the limit"):
+        _rows(tmp_path / "b.json", format="json")
 
 
 def test_data_rows_are_refused_for_running_text(tmp_path: Path) -> None:

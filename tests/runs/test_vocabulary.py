@@ -10,9 +10,14 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from nlpkit import recipe
 from nlpkit.checkpoints import integrity
+from nlpkit.contracts.reader import Counts
+from nlpkit.data.files import find_inputs
+from nlpkit.data.store import Callbacks
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models.formats.rows import resize_embeddings
+from nlpkit.runs.vocabulary import TrainingText
 from nlpkit.tokenizers.cpm_ant import Tokenizer
 from nlpkit.train.log import NORMAL
 from tests import _tiny
@@ -274,6 +279,23 @@ def test_command_line_grows_the_vocabulary(old: Path, tmp_path: Path) -> None:
     )
     assert refused.returncode == 2
     assert refused.stderr.splitlines()[-1].startswith("nlpkit: tokenizer.vocab_size: 20 is less")
+
+
+def test_tokenizer_of_rows_is_not_taken_for_that_of_documents(tmp_path: Path) -> None:
+    rows = [{"text": f"A {n}", "source": f"B {n}", "target": "C"} for n in range(9)]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    keys, read = [], []
+    for objective in ("{name: clm}", "{name: generation}"):
+        sets = [f"data.train=[{file}]", "data.valid=[]", f"objective={objective}"]
+        resolved = recipe.load("gpt2", sets)
+        inputs, _ = find_inputs(resolved.recipe.data, None, tmp_path)
+        text = TrainingText(resolved, inputs, "all", tmp_path, Callbacks())
+        keys.append(text.key())
+        read.append(next(text.texts(Counts())))
+    assert read == ["A 0", "A 0"]
+    assert keys[0] != keys[1]
+    assert {*keys[0]} < {*keys[1]}  # those of running text are as before
 
 
 @pytest.mark.parametrize(

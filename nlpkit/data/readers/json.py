@@ -16,6 +16,7 @@ from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import kind_of
 from nlpkit.data.nested import ObjectWithLine
 from nlpkit.data.readers.csv import decode_lines
+from nlpkit.data.readers.jsonl import refuse_twins
 from nlpkit.errors import DataError
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
@@ -50,9 +51,14 @@ def read(file: TextFile, counts: Counts) -> object:
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
 
     def parse(text_and_end: tuple[str, int], *arguments: Any) -> tuple[ObjectWithLine, int]:
-        values, end = decoder.JSONObject(text_and_end, *arguments)  # type: ignore[attr-defined]
+        line = bisect_right(starts, text_and_end[1] - 1)
+        asked = (*arguments[:3], refuse_twins, *arguments[4:])  # the fourth gets the pairs
+        try:
+            values, end = decoder.JSONObject(text_and_end, *asked)  # type: ignore[attr-defined]
+        except RowError as error:
+            raise DataError(f"{file.name}:{line}: {error.what}") from error
         found = ObjectWithLine(values)
-        found.line = bisect_right(starts, text_and_end[1] - 1)
+        found.line = line
         return found, end
 
     made: Any = json.JSONDecoder()
@@ -65,5 +71,7 @@ def read(file: TextFile, counts: Counts) -> object:
         raise DataError(
             f"{file.name}:{error.lineno}: broken JSON at column {error.colno}: {error.msg}{hint}"
         ) from error
+    except ValueError as error:  # a number with too many digits
+        raise DataError(f"{file.name}: broken JSON: {error}") from error
     except RecursionError as error:
         raise DataError(f"{file.name}: broken JSON: nested too deeply") from error

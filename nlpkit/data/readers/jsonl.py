@@ -29,7 +29,7 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
 def parse(line: str, example: str) -> JsonObject:
     """Return the object in a line; raise `RowError`. `example` is a key that it should have."""
     try:
-        row = json.loads(line, object_pairs_hook=_refuse_twins)
+        row = json.loads(line, object_pairs_hook=refuse_twins)
     except (ValueError, RecursionError) as error:
         raise _explain(line, error) from error
     if not isinstance(row, dict):
@@ -38,7 +38,8 @@ def parse(line: str, example: str) -> JsonObject:
     return row
 
 
-def _refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return the pairs as a dictionary; raise `RowError` if a key is there twice."""
     row = dict(pairs)
     if len(row) < len(pairs):
         keys = [key for key, _ in pairs]

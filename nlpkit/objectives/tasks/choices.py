@@ -25,6 +25,7 @@ MEANING = (
     "rows out), or a list of what the numbers from 0 stand for"
 )
 _SHOWN = 10
+_DIGITS = 10  # of a number that is no option in any case
 _LONGEST = 40  # characters of a value in a message
 _NUMBER = re.compile("0|[1-9][0-9]{0,8}")
 
@@ -177,7 +178,8 @@ def find_option(
         raise RowError(f'"{column}" is {_short(key)}, {what} {shown}{suggest(key, known)}')
     value = row.value(column)
     # Cells of tsv and csv are text.
-    index = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+    digits = value.strip() if isinstance(value, str) else ""
+    index = int(digits) if digits.isdecimal() and len(digits) < _DIGITS else value
     if isinstance(index, int) and not isinstance(index, bool) and 0 <= index < len(options):
         return index
     how = f"; objective.{setting}: [A, B, C] reads names" if isinstance(value, str) else ""

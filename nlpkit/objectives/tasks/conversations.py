@@ -83,7 +83,8 @@ def render(
         made: Any = render_jinja_template(
             [messages], chat_template=template, add_generation_prompt=prompt, **values
         )
-    except TemplateError as error:
+    # The last three are what a template computes, such as a number added to a text.
+    except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         raise RowError(f"the chat template refuses it: {error}") from error
     texts, marks = made
     return texts[0], [(start, stop) for start, stop in marks[0]] if mark else []

@@ -219,28 +219,27 @@ def any_class(config: Any) -> str:
 def add_classes(config: Any, rows: Iterable[Row]) -> Any:
     """Return `config` with `labels`, the classes of the training rows, unless it lists classes.
 
+    Wrong rows are left to the reading of texts, which stops or counts them (`data.on_error`).
+
     Raises:
-        DataError: a class is unreadable, or there are fewer than two classes.
+        DataError: there are fewer than two classes, perhaps because of the first wrong row.
     """
     if config.labels is not None:
         return config
     if config.choices is not None:
         return config.model_copy(update={"labels": name_choices(config.choices)})
-    classes = set()
+    classes, wrong = set(), ""
     for row in rows:
         try:
             classes.add(read_class_name(row, config.label))
         except RowError as error:
-            raise DataError(f"{row.file}:{row.line}: {error.what}") from error
+            wrong = wrong or f"{row.file}:{row.line}: {error.what}"
     numbers = all(name.removeprefix("-").isdecimal() for name in classes)
     # 1 and 01 are the same number, and a set has no order of its own.
     names = sorted(sorted(classes), key=int) if numbers else sorted(classes)
     if len(names) < 2:
-        raise DataError(
-            f'data.train: all rows have the same "{config.label}", {names[0]!r}'
-            if names
-            else "data.train: no rows"
-        )
+        same = f'all rows have the same "{config.label}", {names[0]!r}' if names else "no rows"
+        raise DataError(wrong or f"data.train: {same}")
     return config.model_copy(update={"labels": names})
 
 
