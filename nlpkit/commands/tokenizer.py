@@ -61,9 +61,7 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
         )
     if section is None or section.kind is None:
         raise UsageError("tokenizer: it must have a kind to be trained; this recipe names a path")
-    directory = (
-        user_path(output.out) if output.out else resolved.path(resolved.recipe.out) / "tokenizer"
-    )
+    directory = user_path(output.out or Path(resolved.recipe.out) / "tokenizer")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")
     counts = Counts()
@@ -98,11 +96,12 @@ def _train(
     """Train a tokenizer, or grow that of the checkpoint on which the recipe starts."""
     from nlpkit import registry
     from nlpkit.checkpoints import files, tokenizer_files
-    from nlpkit.runs import grow_vocabulary
 
     if resolved.recipe.init_from is None:
         trained: Tokenizer = registry.load("tokenizers", kind).Tokenizer.train(texts, config)
         return trained
+    from nlpkit.runs import grow_vocabulary  # imports torch
+
     home = resolved.path(resolved.recipe.init_from)
     old_kind, old = tokenizer_files.load((files.choose_checkpoint(home) or [home])[0])
     return grow_vocabulary.grow(old, old_kind, kind, texts, config.model_dump())
@@ -111,16 +110,17 @@ def _train(
 def _read_texts(
     resolved: "Resolved", counts: "Counts", should_stop: Callable[[], None]
 ) -> Iterator[str]:
-    """Yield the texts of `data.train` without held-out documents, which are counted."""
-    from nlpkit.data.documents import read_documents
+    """Yield the texts that a run would train its tokenizer on."""
+    from nlpkit.data.cache import Callbacks
     from nlpkit.data.files import find_inputs
+    from nlpkit.runs.vocabulary import TrainingText
 
     config = resolved.recipe.data
     part: Part = "train" if config.valid_fraction else "all"
     with tempfile.TemporaryDirectory() as spool:
         inputs, _ = find_inputs(config, resolved.base, Path(spool), should_stop)
-        documents = read_documents(inputs, config, counts, part=part, should_stop=should_stop)
-        yield from (text for document in documents for text in document.texts)
+        callbacks = Callbacks(should_stop=should_stop)
+        yield from TrainingText(resolved, inputs, part, Path(spool), callbacks).texts(counts)
 
 
 @command.command("show", cls=Verb)

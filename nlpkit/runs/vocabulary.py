@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nlpkit import registry
 from nlpkit.checkpoints import tokenizer_files
@@ -24,8 +25,10 @@ from nlpkit.models.config import ModelConfig
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
 from nlpkit.recipe.fit import load_class, parts, reads_text
-from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
+
+if TYPE_CHECKING:
+    from nlpkit.runs.run import ModelPart
 
 TOKENIZER = "tokenizer"  # a directory in the run directory
 HASHES = "sha256.json"  # of the files of a tokenizer in the cache
@@ -79,7 +82,7 @@ class TrainingText:
             yield from document.texts
 
 
-def build_tokenizer(text: TrainingText, part: ModelPart, run_path: Path) -> Tokenizer | None:
+def build_tokenizer(text: TrainingText, part: "ModelPart", run_path: Path) -> Tokenizer | None:
     """Return the tokenizer saved in the run or, if there is none, the tokenizer of the recipe.
 
     The recipe's tokenizer is loaded or trained. With `init_from`, the tokenizer of the checkpoint
@@ -149,23 +152,20 @@ def train(
             callbacks.note(f"tokenizer: {error}; training it again")
             shutil.rmtree(path, ignore_errors=True)
     counts = Counts()
+    counted = _counted(texts(counts), callbacks)
     if old is None:
-        made_by = registry.load("tokenizers", kind).Tokenizer
-        tokenizer = made_by.train(_counted(texts(counts), callbacks), section.config)
+        tokenizer = registry.load("tokenizers", kind).Tokenizer.train(counted, section.config)
     else:
         from nlpkit.runs import grow_vocabulary
 
-        tokenizer = grow_vocabulary.grow(
-            old[1], old[0], kind, _counted(texts(counts), callbacks), config
-        )
+        tokenizer = grow_vocabulary.grow(old[1], old[0], kind, counted, config)
     with scratch(path.parent) as workdir:
         built = workdir / "tokenizer"
         tokenizer_files.save(tokenizer, built)
         write_json(built / HASHES, {file.name: file_sha256(file) for file in built.iterdir()})
         publish(built, path)
-    how = (
-        f", {tokenizer.vocab_size - old[1].vocab_size:,} of them new, grown" if old else " trained"
-    )
+    new = tokenizer.vocab_size - (old[1].vocab_size if old else 0)
+    how = f", {new:,} of them new, grown" if old else " trained"
     read = filter(None, [number_of(counts.documents, "documents"), tokenizer.training_note])
     callbacks.note(f"{what}: {kind}, {tokenizer.vocab_size:,} tokens{how} on {', '.join(read)}")
     return tokenizer

@@ -466,6 +466,41 @@ def test_tokenizer_train_writes_a_directory_and_prints_it(folder, capsys):
     assert sorted(path.name for path in Path("run").iterdir()) == ["tokenizer"]
 
 
+ROWS = """\
+model: {family: gpt2}
+tokenizer: {kind: wordpiece, vocab_size: 100}
+data: {train: rows.jsonl}
+objective: {name: generation, source: source, target: target}
+train: {steps: 3, warmup_steps: 1}
+"""
+
+
+def test_tokenizer_train_reads_the_rows_of_a_task_as_its_run_does(folder):
+    row = {"text": "zzz", "source": "abc", "target": "def"}
+    Path("rows.jsonl").write_text(9 * f"{json.dumps(row)}\n")
+    Path("rows.yaml").write_text("name: rows\n" + ROWS)
+    program = (
+        "import sys; from nlpkit import cli; "
+        "assert cli.run(['tokenizer', 'train', 'rows.yaml', '--out', 'rows']) == 0; "
+        "assert cli.run(['tokenizer', 'train', 'lstm_tag', '--out', 'tags']) == 0; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    made = registry.load("tokenizers", "wordpiece").Tokenizer.load("rows")
+    assert not any(made.unk_id in made.encode(word) for word in row.values())
+
+
+def test_tokenizer_train_writes_into_the_run_of_pretrain(folder, monkeypatch, capsys):
+    # In the recipe's folder, another run has this name.
+    Path("runs/x").mkdir(parents=True)
+    Path("elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert cli.run(["tokenizer", "train", "../r.yaml"]) == 0
+    assert capsys.readouterr().out == "runs/x/tokenizer\n"
+    assert Path("runs/x/tokenizer").is_dir()
+
+
 def test_tokenizer_train_says_that_long_words_are_cut(folder, capsys):
     Path("long.txt").write_text("acgt" * 1500 + "\n", encoding="utf-8")
     sets = ["tokenizer={kind: bpe, vocab_size: 300}", "data.train=long.txt", "data.valid=[]"]
