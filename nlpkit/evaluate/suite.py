@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 from nlpkit import recipe as recipes
 from nlpkit import registry
 from nlpkit.config import FrozenConfig
+from nlpkit.data.files import expand
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.recipe import known, problems, yaml
@@ -133,12 +134,13 @@ def list_settings(
 
 
 def _place(folder: str, entry: object) -> object:
-    """Return an entry of `data.train` with its files as those of `folder`."""
-    if isinstance(entry, str):
-        return os.path.join(folder, entry)
-    if isinstance(entry, dict) and isinstance(entry.get("files"), list):
-        return entry | {"files": [_place(folder, each) for each in entry["files"]]}
-    return entry
+    """Return an entry of `data.train`, or a list, with its relative names as those of `folder`."""
+    if isinstance(entry, list):
+        return [_place(folder, each) for each in entry]
+    if isinstance(entry, dict):
+        return entry | {k: _place(folder, entry[k]) for k in ("files", "hf") if k in entry}
+    is_relative = isinstance(entry, str) and not os.path.isabs(expand(entry))
+    return os.path.join(folder, str(entry)) if is_relative else entry
 
 
 def load(path_or_name: str, overrides: Sequence[str] = ()) -> tuple[Suite, Document]:

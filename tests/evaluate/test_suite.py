@@ -36,9 +36,19 @@ def test_settings_of_a_task_stand_over_those_of_all(tmp_path):
     # An objective of another name is no change of the recipe's, but another section.
     assert found.list_changes(second, "there", ()) == [
         'name="b"', "train.eval_every=null", 'data.train=["there/x.tsv"]',
-        'data.valid=[{"files": "y"}]',
+        'data.valid=[{"files": "there/y"}]',
         'objective={"lm_weight": 0, "name": "classification", "text": "t"}', "train.lr=2",
         "train.epochs=3",
+    ]  # fmt: skip
+
+
+def test_folder_has_every_relative_name_of_the_data():
+    names = ["a.txt", {"files": "b.txt"}, {"files": ["c.txt"], "weight": 2}, {"hf": "d"}]
+    others = ["~/e.txt", {"files": "$HOME/f.txt"}, {"hf": "/g"}]
+    found = suite.list_settings([suite.Sections(data={"train": names + others})], "there")
+    assert found["data.train"] == [
+        "there/a.txt", {"files": "there/b.txt"}, {"files": ["there/c.txt"], "weight": 2},
+        {"hf": "there/d"}, *others,
     ]  # fmt: skip
 
 
@@ -207,7 +217,7 @@ def test_suite_shortens_the_training_rows_alone(tmp_path):
         tmp_path,
     )
     assert found.list_changes(found.suite.tasks[0], "there", ())[2:] == [
-        'data.train=[{"max_rows": 9, "files": "there/x.tsv"}, {"max_rows": 9, "files": "y"}]',
+        'data.train=[{"max_rows": 9, "files": "there/x.tsv"}, {"max_rows": 9, "files": "there/y"}]',
         'data.valid=["there/z.tsv"]',
     ]
 
