@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, hf_layout
 from nlpkit.checkpoints.run_directory import DATA_FILES, METRICS, RECIPE
 from nlpkit.disk import write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.evaluate import source
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.recipe import Resolved
+from nlpkit.recipe import Resolved, fit
 from nlpkit.runs import init_from
+from nlpkit.runs.vocabulary import TOKENIZER
+from nlpkit.tokenizers.library.source_and_target import FOLDERS
 from nlpkit.train import budget
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
@@ -49,7 +51,7 @@ def load(run: Path, out: Path, status: JsonMapping, should_stop: Callable[[], No
         FileError: a file is missing, or the weights on which it starts have changed.
     """
     plain = recipe.load(str(run / RECIPE))
-    changes: JsonObject = {"out": str(out), "train.trackers": []}
+    changes: JsonObject = {"out": str(out), "train.trackers": [], **_find_parts(run, plain)}
     for part in ("train", "valid"):
         entries = plain.dump()["data"][part]
         if not entries:  # a change to none would replace `data.valid_fraction`
@@ -77,6 +79,28 @@ def load(run: Path, out: Path, status: JsonMapping, should_stop: Callable[[], No
     return recipe.load(
         str(run / RECIPE), [f"{key}={json.dumps(value)}" for key, value in changes.items()]
     )
+
+
+def _find_parts(run: Path, plain: Resolved) -> JsonObject:
+    """Return the tokenizers and the frozen models that a recipe names, where the run has them.
+
+    Names in a recipe are relative to its folder, which the run does not know.
+    """
+    found: JsonObject = {}
+    if section := plain.recipe.tokenizer:
+        sides = zip(("source.", "target."), (section.source, section.target), FOLDERS, strict=True)
+        for key, each, folder in (("", section, ""), *sides):
+            if each is not None and each.path is not None:
+                found[f"tokenizer.{key}path"] = str(run.absolute() / TOKENIZER / folder)
+    objectives, saved = plain.recipe.objective, files.list_checkpoints(run)
+    notes = hf_layout.read_notes(saved[0].path).get("objective") if saved else None
+    for number, each in enumerate(objectives if notes else ()):
+        own = notes[number] if isinstance(notes, list) else notes
+        key = f"objective.{number}." if len(objectives) > 1 else "objective."
+        frozen = fit.load_class(each.name).frozen
+        named = frozen(each.config) if frozen else {}
+        found |= {f"{key}{name}": own[name] for name, path in named.items() if path and name in own}
+    return found
 
 
 def keep_times(run: Path, out: Path, seconds: float | None) -> None:

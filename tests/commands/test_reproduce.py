@@ -268,6 +268,19 @@ def test_tuned_run_starts_on_the_same_weights(runs, trained, capsys):
     assert "missing, or not the weights on which tuned starts" in capsys.readouterr().err
 
 
+def test_parts_that_the_folder_of_the_recipe_has_are_those_of_the_run(runs, trained, capsys):
+    shutil.copytree("run", "there/old", symlinks=True)
+    Path("there/r.yaml").write_text(
+        "name: small\nmodel: {family: gpt2, hidden_size: 16, num_layers: 1, num_heads: 2}\n"
+        "tokenizer: {path: old/tokenizer}\n"
+        f"data: {{train: [{trained}/t.txt], valid: [{trained}/v.txt]}}\n"
+        "objective: [{name: clm, max_length: 16}, {name: distillation, teacher: old}]\n"
+        "train: {steps: 2, lr: 1e-3, schedule: constant, tokens_per_step: 64, precision: fp32}\n"
+    )
+    assert cli.run(["pretrain", "there/r.yaml", "-q", "--out", "small"]) == 0
+    assert reproduce(run="small") == 0, capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_share_held_out_and_batch_that_fits_are_those_of_the_run(runs, tmp_path, capsys):
     Path("texts").mkdir()
