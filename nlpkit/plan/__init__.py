@@ -148,10 +148,10 @@ def _count_flops(plan: Planned) -> float:
     for batches, stream in parts or [(mean_batches(plan.settings, plan.stream), plan.stream)]:
         first = stream[0].batches[0]
         targets = count_projections(plan.data.objective, first)
-        total += batches * step_flops(
-            *(plan.part.family, plan.part.config, plan.vocab_size),
-            *(first.lengths, targets, first.fields.get(SOURCE_LENGTHS, ())),
-        )
+        batch = first.lengths, targets, first.fields.get(SOURCE_LENGTHS, ())
+        total += batches * step_flops(plan.part.family, plan.part.config, plan.vocab_size, *batch)
+        for part in [each.part for each in plan.part.frozen if each.part]:  # forward alone
+            total += batches * step_flops(part.family, part.config, part.rows or 0, *batch) / 3
     return total
 
 

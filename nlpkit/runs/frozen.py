@@ -16,6 +16,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, fit
 from nlpkit.recipe.places import Problem
 from nlpkit.runs.open_checkpoint import find_checkpoint, open_checkpoint
+from nlpkit.runs.run import ModelPart
 from nlpkit.train.log import Log
 
 
@@ -29,6 +30,7 @@ class Frozen:
     sha256: str  # of its settings and weights
     is_base: bool = False  # of the adapters of this run, whose weights it reads
     parameters: int = 0  # of its own, once it is open
+    part: ModelPart | None = None  # likewise
 
     @property
     def place(self) -> str:
@@ -122,7 +124,7 @@ def attach(
         opened = open_checkpoint(each.checkpoint, device=device, precision="fp32", warn=log.warn)
         owner.frozen_models = {**owner.frozen_models, each.name: opened.model.requires_grad_(False)}
         size = sum(parameter.numel() for parameter in opened.model.parameters())
-        each.parameters = 0 if each.is_base else size
+        each.parameters, each.part = 0 if each.is_base else size, opened.part
         shared = ", the weights under the adapters" if each.is_base else ""
         log.info(
             f"frozen model {each.name}: {opened.part.family}, {number_of(size, 'parameters')}"

@@ -100,6 +100,8 @@ def test_plan_counts_the_teacher(teacher: Path, tmp_path: Path) -> None:
     assert (alone["frozen_parameters"], taught["frozen_parameters"]) == (0, theirs)
     assert taught["state_bytes"] == alone["state_bytes"] + 4 * theirs
     assert taught["trained_parameters"] == alone["trained_parameters"]
+    # The teacher has the size of the student, and no backward pass.
+    assert taught["flops_per_step"] == pytest.approx(4 / 3 * alone["flops_per_step"])
 
 
 @pytest.mark.slow
