@@ -157,8 +157,12 @@ def _locate(data: JsonObject, folder: Path, home: Path) -> None:
         return
     tokenizer, inputs = data.get("tokenizer"), data.get("data")
     places = [(data, "init_from"), (tokenizer, "path"), (inputs, "train"), (inputs, "valid")]
+    places += [(data.get("eval"), "pairs")]
     if isinstance(tokenizer, dict):
         places += [(tokenizer.get("source"), "path"), (tokenizer.get("target"), "path")]
+    objective = data.get("objective")
+    objectives = objective if isinstance(objective, list) else [objective]
+    places += [(each, key) for each in objectives for key in ("teacher", "reference")]
     for section, key in places:
         if isinstance(section, dict) and key in section:
             section[key] = _locate_value(section[key], folder)

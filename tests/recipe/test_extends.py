@@ -240,6 +240,25 @@ def test_globs_and_checkpoints_of_a_base_in_another_folder_are_found(folder):
     assert one.path(one.recipe.tokenizer.path).is_dir()
 
 
+@pytest.mark.parametrize(
+    ("objective", "evaluation"),
+    [
+        ("{name: dpo, reference: old}", "{}"),
+        ("[{name: clm}, {name: distillation, teacher: old}]", "{pairs: [pairs.jsonl]}"),
+    ],
+)
+def test_pairs_and_frozen_models_of_a_base_in_another_folder_are_found(objective, evaluation):
+    for name in ("lib/pairs.jsonl", "lib/old/config.json"):
+        write(name, "x\n")
+    text = BASE.replace("family: cpm_ant", "family: gpt2").replace("cpm_ant, vo", "wordpiece, vo")
+    text = text.replace("{name: cpm_ant, max_length: 64}", objective)
+    write("lib/base.yaml", f"{text}eval: {evaluation}\n")
+    recipe = load(write("child.yaml", "extends: lib/base.yaml\n")).recipe
+    assert recipe.eval.pairs in (None, ["lib/pairs.jsonl"])
+    config = recipe.objective[-1].config.model_dump()
+    assert config.get("reference", config.get("teacher")) == "lib/old"
+
+
 def test_schema_takes_what_differs_and_refuses_mistakes_in_it():
     def is_valid(**settings):
         return validator().is_valid({"extends": "cpm_ant"} | settings)
