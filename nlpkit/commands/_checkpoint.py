@@ -29,6 +29,14 @@ def check_folder(file: str | None) -> str | None:
     return None if path is None else str(path)
 
 
+def check_picture(file: str | None, *others: str) -> str | None:
+    """Return the path of a picture, as `check_folder` does; `others` are endings of no pictures."""
+    endings = (".png", ".svg", ".pdf", ".jpg", *others)
+    if file is not None and Path(file).suffix.lower() not in endings:
+        raise UsageError(f"{file}: give the file one of the endings {', '.join(endings)}")
+    return check_folder(file)
+
+
 def open_as_asked(
     checkpoint: str | Path, common: Common, log: "Log", precision: str = "fp32"
 ) -> "Opened":

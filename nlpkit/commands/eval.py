@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nlpkit.commands._checkpoint import check_folder, make_settings, open_as_asked
+from nlpkit.commands._checkpoint import check_folder, check_picture, make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError, UsageError
@@ -66,7 +66,7 @@ class Pictures:
         "draw attention, as FILE.png or FILE.html: that of each layer and head in the first "
         "example of at most 48 tokens; of a model with a source, as PNG: to the source while it "
         "writes the first rows",
-        callback=check_folder,
+        callback=lambda file: check_picture(file, ".html", ".htm"),
     )
     attention_layer: int | None = option(
         "--attention-layer N",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlpkit.commands import _cards
+from nlpkit.commands._checkpoint import check_picture
 from nlpkit.commands._options import Common, RecipeName, option, shared
 from nlpkit.contracts.optimizer import describe
 from nlpkit.disk import user_path
@@ -28,7 +29,9 @@ class Shown:
 
     batch: bool = option("--batch", "print the first batch instead, one token per line")
     mask: str | None = option(
-        "--mask FILE.png", "draw which tokens attend to which in the first batch"
+        "--mask FILE.png",
+        "draw which tokens attend to which in the first batch",
+        callback=lambda file: check_picture(file),
     )
     no_probe: bool = option("--no-probe", "measure nothing; the plan has no estimate then")
     no_data: bool = option(

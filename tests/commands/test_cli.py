@@ -457,6 +457,25 @@ def test_recipes_without_that_name_gives_2_and_the_nearest(capsys):
     assert "did you mean the packaged recipe papers/vit_b16?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["plan", "r.yaml", "--mask", "x.foo"], 2, "x.foo: give the file one of the endings .png,"),
+        (["plan", "r.yaml", "--mask", "no/x.png"], 4, "no/x.png: cannot be written: no directory"),
+        (["eval", "run", "--attention", "x"], 2, "x: give the file one of the endings .png,"),
+        (["eval", "run", "--attention", "x.html"], 4, "run: no such directory"),
+    ],
+)
+def test_picture_that_cannot_be_written_is_named_before_anything_is_read(
+    folder, capsys, arguments, code, said
+):
+    Path("a.txt").unlink()
+    assert cli.run(arguments) == code
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith(f"nlpkit: {said}")
+
+
 def test_tokenizer_train_writes_a_directory_and_prints_it(folder, capsys):
     assert cli.run(["tokenizer", "train", "r.yaml", "--set", "out=run"]) == 0
     out, err = capsys.readouterr()
