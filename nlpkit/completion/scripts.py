@@ -78,7 +78,7 @@ def install(environment: Mapping[str, str]) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(_SCRIPTS[shell], encoding="utf-8")
     if startup:
-        with open(home / startup, "a+", encoding="utf-8") as opened:
+        with open(home / startup, "a+", encoding="utf-8", errors="surrogateescape") as opened:
             opened.seek(0)
             if line not in opened.read():
                 opened.write(f"\n{line}\n")
