@@ -13,6 +13,7 @@ from nlpkit.disk import read_json
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.plural import number_of
+from nlpkit.recipe import yaml
 from nlpkit.text_table import markdown
 
 CARD = "README.md"
@@ -128,9 +129,8 @@ def read_name(checkpoint: Path) -> str:
     run = checkpoint.resolve().parents[1]
     if not (run / RECIPE).is_file() or not (checkpoint / files.MANIFEST).is_file():
         return ""
-    lines = (run / RECIPE).read_text(encoding="utf-8").split("\n")
-    named = (line.removeprefix("name: ") for line in lines if line.startswith("name: "))
-    return next(named, run.name)
+    settings = yaml.read((run / RECIPE).read_bytes(), str(run / RECIPE)).data
+    return str(settings.get("name", run.name))
 
 
 def _describe_history(checkpoint: Path) -> list[str]:

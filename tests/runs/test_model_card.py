@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
+from nlpkit.checkpoints import files
+from nlpkit.recipe import yaml
+from nlpkit.runs import model_card
 from nlpkit.runs.convert import Options, convert
 from tests import _tiny
 from tests._family_runs import Runs
@@ -89,6 +92,15 @@ def test_card_tells_how_the_model_came_to_be(runs: Runs, tmp_path: Path) -> None
     record = next(r for r in reversed(_tiny.metrics(saved.parents[1])) if "held_out" not in r)
     assert f"2 steps, {record['tokens']:,} tokens seen" in body
     assert (saved.parents[1] / "recipe.yaml").read_text("utf-8") in body
+
+
+def test_name_of_a_card_has_no_quotes_of_yaml(tmp_path: Path) -> None:
+    for name in ("2026-11-27", "it's", "plain"):
+        checkpoint = tmp_path / name / "checkpoints" / "step-2"
+        checkpoint.mkdir(parents=True)
+        (checkpoint / files.MANIFEST).write_text("{}")
+        (tmp_path / name / "recipe.yaml").write_text(yaml.write({"name": name}))
+        assert model_card.read_name(checkpoint) == name
 
 
 def test_scores_of_a_card_are_those_of_its_step(runs: Runs, tmp_path: Path) -> None:
