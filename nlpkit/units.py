@@ -1,6 +1,7 @@
 """Amounts of memory, lengths of time and large numbers as people write them: `1h30m`, `1.5M`."""
 
 import re
+from contextlib import suppress
 
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _BYTES |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -16,7 +17,7 @@ def parse_bytes(text: str) -> int:
     """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)", text.strip())
     size = float(found[1]) * _BYTES.get(found[2].upper(), 0) if found else 0
-    if size < 1:
+    if not 1 <= size < float("inf"):
         raise ValueError(f"{text!r} is not an amount of memory such as 20GB, 512MB or 16GiB")
     return int(size)
 
@@ -34,8 +35,9 @@ def parse_number(text: str | int, of: str) -> int:
     """
     found = re.fullmatch(r"(\d+)|(\d+(?:\.\d+)?)\s*([KMB])", str(text).upper(), re.ASCII)
     number = 0
-    if found:
-        number = int(found[1]) if found[1] else round(float(found[2]) * _NUMBERS[found[3]])
+    with suppress(OverflowError, ValueError):  # of hundreds of digits
+        if found:
+            number = int(found[1]) if found[1] else round(float(found[2]) * _NUMBERS[found[3]])
     if isinstance(text, bool) or number <= 0:
         raise ValueError(f"{text!r} is not a number of {of} such as 15M, 1.5B or 15000000")
     return number

@@ -706,3 +706,9 @@ def test_options_time_is_read_in_seconds(written, value):
 def test_options_time_that_is_none_is_refused(written):
     with pytest.raises(ValueError, match="is not a time such as"):
         units.parse_duration(written)
+
+
+@pytest.mark.parametrize("written", ["9" * 400 + "M", "9" * 9999, "0", "-1", "5x", ""])
+def test_number_that_is_none_or_too_long_is_refused(written):
+    with pytest.raises(ValueError, match=r" is not a number of words such as 15M"):
+        units.parse_number(written, "words")
