@@ -8,7 +8,6 @@ import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.data.cache import content_hash
 from nlpkit.data.loader import Stream
+from nlpkit.disk import user_path
 from nlpkit.errors import DataError, Stopped, TryAgain, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
@@ -96,7 +96,7 @@ def attach(
         UsageError: the model cannot score text.
     """
     section, found = resolved.recipe.eval, pairs.read_named(resolved)
-    path, objective = Path(resolved.recipe.out), data.objective
+    path, objective = user_path(resolved.recipe.out), data.objective
     opened = Opened(path, part, None, data.tokenizer, objective, {})  # without its model
     likelihood = Likelihood(opened, section.pairs_method)
     if PartialState().num_processes == 1:
@@ -131,7 +131,7 @@ def _record(resolved: Resolved, data: Data, method: str, number: int, log: Log) 
     sha256 = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
     now = {"judged": number, "method": method, "sha256": sha256}
     data.inputs[NAME], data.facts[NAME] = inputs, now
-    before = RunDirectory(Path(resolved.recipe.out)).status().get(NAME)
+    before = RunDirectory(user_path(resolved.recipe.out)).status().get(NAME)
     if before not in (None, now):
         log.warn(
             f"eval.pairs: this run was judged by other pairs so far ({describe(before)}) than from "

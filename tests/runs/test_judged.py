@@ -17,7 +17,7 @@ from nlpkit.disk import file_sha256, read_json
 from nlpkit.errors import Stopped, TryAgain
 from nlpkit.runs import judged
 from nlpkit.runs.likelihood import Likelihood
-from nlpkit.train.log import QUIET, Log
+from nlpkit.train.log import NORMAL, QUIET, Log
 from nlpkit.train.signals import StopFlag
 from tests import _tiny
 from tests._processes import FSDP, launched
@@ -161,6 +161,20 @@ def test_run_records_its_pairs_and_says_when_they_have_changed(
         f"{now['sha256'][:12]}): the accuracies are not comparable"
     )
     assert now["sha256"] != before["sha256"]
+
+
+def test_other_pairs_are_named_of_a_run_in_the_home_directory(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("NLPKIT_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "run"
+    path.mkdir()
+    before = {"judged": 7, "method": "log-probability", "sha256": "f" * 64}
+    RunDirectory(path).set_status(pairs=before)
+    resolved = recipe.load(str(folder / "gpt2.yaml"), [*_sets(folder), "out=~/run"])
+    planning.make(resolved, path, "cpu", Log(NORMAL))
+    assert "judged by other pairs so far (7 pairs, log-probability," in capsys.readouterr().err
 
 
 def _plan(path: Path, *sets: str) -> planning.Planned:
