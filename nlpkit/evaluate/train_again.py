@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files, hf_layout
@@ -89,11 +90,11 @@ def _find_parts(run: Path, plain: Resolved) -> JsonObject:
     found: JsonObject = {}
     if section := plain.recipe.tokenizer:
         sides = zip(("source.", "target."), (section.source, section.target), FOLDERS, strict=True)
-        for key, each, folder in (("", section, ""), *sides):
-            if each is not None and each.path is not None:
+        for key, side, folder in (("", section, ""), *sides):
+            if side is not None and side.path is not None:
                 found[f"tokenizer.{key}path"] = str(run.absolute() / TOKENIZER / folder)
     objectives, saved = plain.recipe.objective, files.list_checkpoints(run)
-    notes = hf_layout.read_notes(saved[0].path).get("objective") if saved else None
+    notes: Any = hf_layout.read_notes(saved[0].path).get("objective") if saved else None
     for number, each in enumerate(objectives if notes else ()):
         own = notes[number] if isinstance(notes, list) else notes
         key = f"objective.{number}." if len(objectives) > 1 else "objective."
