@@ -37,8 +37,8 @@ _SECTIONS = {
     "nlpkit__models__adapter_config__Config": "lora",
     "nlpkit__models__adapter_config__Prompt": "prompt",
     "nlpkit__score__settings__Config": "eval",
-    "Prompts": "eval.prompts",
-    "nlpkit__score__settings__Prompt": "eval.prompts, one prompt",
+    "Prompts": "model.prompts of cpm_ant",
+    "nlpkit__score__settings__Prompt": "eval.prompt",
 }
 _EXAMPLES = Examples(ROOT / "recipes")
 
@@ -86,6 +86,7 @@ def _rows(described: dict[str, Any], sections: tuple[str, ...]) -> Iterator[str]
 
 def _table(described: dict[str, Any], *sections: str) -> str:
     """Return the table of keys; examples are those of the first of `sections` that has one."""
+    described = described.get("else", described)  # the first part: the name alone
     if not described.get("properties"):
         return "It has no settings of its own."
     return "\n".join(_rows(described, sections))

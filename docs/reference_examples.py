@@ -33,7 +33,6 @@ _INSIDE = {
     "attention.layers": "attention.layers, one layer",
     "tokenizer.source": "tokenizer.source, tokenizer.target",
     "tokenizer.target": "tokenizer.source, tokenizer.target",
-    "eval.prompts": "eval.prompts, one prompt",
 }
 _LONGEST = 60  # characters of a value
 
