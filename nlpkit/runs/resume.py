@@ -53,8 +53,9 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
         )
     if saved["data"] != run.data.fingerprint:
         raise UsageError(_changed_data(run, checkpoint.path))
+    averaged = _has_average(run, checkpoint, saved)
     try:
-        _restore_tensors(run, checkpoint.path)
+        _restore_tensors(run, checkpoint.path, averaged)
     except (KeyError, RuntimeError, FileError) as error:
         if changes := _changes(
             run, "model", "attention", "objective", "lora", "prompt", "init_from"
@@ -104,8 +105,29 @@ def amend(run: Run, checkpoint: Path, state: State) -> None:
         integrity.amend(checkpoint, files.EVALUATED, state_text(run, state))
 
 
-def _restore_tensors(run: Run, path: Path) -> None:
-    """Restore the weights and the optimizers' state of a checkpoint.
+def _has_average(run: Run, checkpoint: files.Checkpoint, saved: JsonObject) -> bool:
+    """Return whether a checkpoint has the average that the run has after this step.
+
+    Raises:
+        UsageError: it lacks steps that the mean of the run has, or has others.
+    """
+    if run.average is None or checkpoint.step < run.average.window[0]:
+        return False
+    window = run.average.window
+    known = window if (checkpoint.path / files.TRAINED).is_file() else None  # in older versions
+    if saved.get("average", known) == window:
+        return True
+    if run.average.settings.name == "ema":  # it begins here
+        return False
+    raise UsageError(
+        f"train.average: the mean of this run begins at step {window[0]}, and {checkpoint.path} "
+        "has another one; give the run more steps, or --out another directory and --resume a "
+        "checkpoint from before that step"
+    )
+
+
+def _restore_tensors(run: Run, path: Path, averaged: bool) -> None:
+    """Restore the weights and the optimizers' state of a checkpoint, and its average.
 
     Raises:
         KeyError, RuntimeError: a tensor is missing, or has another shape.
@@ -118,7 +140,7 @@ def _restore_tensors(run: Run, path: Path) -> None:
     except (SafetensorError, OSError) as error:
         raise FileError(f"{path / files.OPTIMIZER_STATE}: {error}") from error
     if (trained := path / files.TRAINED).is_file():
-        if run.average:  # the weights of the model are the average
+        if run.average and averaged:  # the weights of the model are the average
             whole_tensors.restore(run.training, run.optimizers, weights, optimizer_state)
             run.average.restore()
         weights = load_file(trained)

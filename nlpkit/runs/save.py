@@ -161,11 +161,11 @@ def state_text(run: Run, state: State) -> str:
         "best_by": run.settings.best_by,
         "optimizer": run.settings.optimizer.name,
         "zero_at_last_step": run.settings.zero_at_last_step,
+        "average": run.average and run.average.window,
+        "frozen": {each.place: each.sha256 for each in run.part.frozen},
         "data": run.data.fingerprint,
         "nlpkit": __version__,
     }
-    if run.part.frozen:
-        content["frozen"] = {each.place: each.sha256 for each in run.part.frozen}
     if run.fitted:
         content[FITTED] = run.fitted
     return json.dumps(content, indent=1) + "\n"

@@ -36,17 +36,23 @@ class Average:
         else:
             torch._foreach_lerp_(self.mean, [each.detach() for each in self.parameters], share)
 
-    def _share(self, step: int) -> float | None:
-        """Return the share of the weights after `step` in the new average; None: not counted."""
+    @property
+    def window(self) -> list[int]:
+        """The first step whose weights count, and the steps from one that counts to the next."""
         settings = self.settings
         if settings.name == "ema":
-            return 1 - min(settings.decay, (1 + step) / (10 + step))
-        left, offset = divmod(self.steps - step, settings.every)
+            return [0, 1]
         # A short run has fewer checkpoints.
         number = min(settings.checkpoints, 1 + (self.steps - 1) // settings.every)
-        if offset or left >= number:
-            return None
-        return 1 / (number - left)
+        return [self.steps - (number - 1) * settings.every, settings.every]
+
+    def _share(self, step: int) -> float | None:
+        """Return the share of the weights after `step` in the new average; None: not counted."""
+        if self.settings.name == "ema":
+            return 1 - min(self.settings.decay, (1 + step) / (10 + step))
+        first, every = self.window
+        before, offset = divmod(step - first, every)
+        return None if offset or before < 0 else 1 / (1 + before)
 
     @contextmanager
     @torch.no_grad()

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from nlpkit import recipe
 from nlpkit.checkpoints import files
 from nlpkit.data.store import Callbacks
+from nlpkit.errors import UsageError
 from nlpkit.evaluate import held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
@@ -126,6 +127,26 @@ def test_stopped_run_goes_on_bit_for_bit(whole: Path, tmp_path: Path) -> None:
     for name in ("model.safetensors", files.TRAINED, files.OPTIMIZER_STATE):
         a, b = (each / "run/checkpoints/latest" / name for each in (whole, tmp_path))
         assert a.read_bytes() == b.read_bytes()
+
+
+def test_longer_run_has_the_mean_of_its_own_last_steps(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path, documents=30)
+    sets = ("train.average={name: last, checkpoints: 2, every: 1}", "train.save_every=2")
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    _tiny.pretrain(path, whole, *sets, "train.steps=6", "train.keep=9")
+    _tiny.pretrain(path, run, *sets, "train.steps=2", "train.keep=9")
+    before = files.checkpoint_path(run, 2)
+    assert (before / files.TRAINED).is_file()
+    with pytest.raises(UsageError, match=r"begins at step 2, and .*step-00000002 has another one"):
+        _tiny.pretrain(path, run, *sets, "train.steps=3", allow_change=True)
+    assert json.loads((run / "run.json").read_text())["finished"] is True
+    _tiny.pretrain(path, run, *sets, "train.steps=6", "train.keep=9", allow_change=True)
+    assert not (files.checkpoint_path(run, 4) / files.TRAINED).is_file()
+    for step in (4, 6):
+        one, two = (files.checkpoint_path(each, step) for each in (whole, run))
+        assert (one / "model.safetensors").read_bytes() == (two / "model.safetensors").read_bytes()
+    after = [[m for m in _tiny.metrics(each) if m["step"] > 2] for each in (whole, run)]
+    assert after[0] == after[1]
 
 
 def test_training_is_that_without_an_average_and_the_saved_model_is_not(whole: Path) -> None:
