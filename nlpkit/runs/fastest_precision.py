@@ -11,15 +11,15 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import Batch
 from nlpkit.data.loader import Stream
+from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
 from nlpkit.runs.run import Training
 from nlpkit.train import machine
 from nlpkit.train.machine import to_device
 
-_STATUS = "precision"  # in run.json
+PRECISION = "precision"  # in run.json and training.json
 _TOKENS = (250, 600, 1000)  # of the batch of each round
 _GAIN = 1.05  # times as fast: for less, the better numbers are kept
 
@@ -38,12 +38,12 @@ def probe(requested: str, device: torch.device) -> Precision:
     return Precision(name, reason, requested == "auto" and device.type == "cpu" and name == "bf16")
 
 
-def keep_or_probe(resolved: Resolved, directory: RunDirectory, device: torch.device) -> Precision:
-    """Return the precision that a run has kept since its first start, or `probe`.
+def keep_or_probe(resolved: Resolved, status: JsonObject, device: torch.device) -> Precision:
+    """Return the precision that a run has kept since its first start (`status`), or `probe`.
 
     The batch that `train.memory` chooses is one for this type, which is final then.
     """
-    requested, kept = resolved.recipe.train.precision, directory.status().get(_STATUS)
+    requested, kept = resolved.recipe.train.precision, status.get(PRECISION)
     if kept in ("fp32", "bf16") and requested in ("auto", kept):
         return Precision(kept, "as at the start of this run")
     found = probe(requested, device)

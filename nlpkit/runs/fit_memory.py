@@ -5,6 +5,7 @@ since it decides which examples share a batch; also on a machine with other memo
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -15,10 +16,11 @@ from accelerate import Accelerator, PartialState
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.data.loader import Stream
-from nlpkit.errors import UsageError
+from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs.fastest_precision import Precision, keep_or_probe
+from nlpkit.runs.fastest_precision import PRECISION, Precision, keep_or_probe
 from nlpkit.runs.planned import Planned, plan
 from nlpkit.runs.resume import find_problem, read_state
 from nlpkit.runs.run import FITTED, Data, ModelPart, from_first
@@ -60,6 +62,18 @@ def recorded(directory: RunDirectory, resumed: Path | None) -> Fitted | None:
     return None
 
 
+def find_status(directory: RunDirectory, resumed: Path | None) -> JsonObject:
+    """Return `run.json`, for a run that begins with a checkpoint with the precision of that."""
+    status = directory.status()
+    if resumed is not None and PRECISION not in status:
+        with suppress(FileError):  # it is refused later
+            saved = read_state(resumed, "")[0]
+            # Older checkpoints do not have it, but the run that they lie in.
+            before = RunDirectory(resumed.resolve().parent.parent).status()
+            status[PRECISION] = saved.get(PRECISION, before.get(PRECISION))
+    return status
+
+
 def find(
     resolved: Resolved,
     directory: RunDirectory,
@@ -91,7 +105,9 @@ def find(
         found = recorded(directory, resumed)
         if found is not None or settings.memory is None:
             return found
-        precision = keep_or_probe(resolved, directory, accelerator.device).name
+        precision = keep_or_probe(
+            resolved, find_status(directory, resumed), accelerator.device
+        ).name
         chosen = resolved, part, data, accelerator.device
         return choose(*chosen, precision=precision, processes=processes, note=note)
 

@@ -125,10 +125,11 @@ def prepare(
         from nlpkit.runs import frozen
 
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(device), log)
-    settings, fitted = recipe.train, None
-    if settings.memory or resumed or directory.status().get(FITTED):
+    settings, fitted, status = recipe.train, None, directory.status()
+    if settings.memory or resumed or status.get(FITTED):
         from nlpkit.runs import fit_memory
 
+        status = fit_memory.find_status(directory, resumed)
         fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
         settings = fitted.settings(settings) if fitted else settings
     stream = make_stream(settings)(data.examples)
@@ -140,14 +141,13 @@ def prepare(
     module = _make_module(resolved, part, data, settings)
     precision = from_first(
         PartialState(),
-        lambda: time_batches(keep_or_probe(resolved, directory, device), module, stream),
+        lambda: time_batches(keep_or_probe(resolved, status, device), module, stream),
     )
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
     training, made = _place(module, accelerator, settings, data, log)
-    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log)
-    run.fitted = fitted
+    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log, fitted)
     if settings.average is not None:
         from nlpkit.train.average import Average
 
@@ -217,8 +217,7 @@ def _job(
 
 def _steps(run: Run, state: State) -> Iterator[Step]:
     """Yield the steps after `state`: endless with a budget, else up to `train.steps`."""
-    settings = run.settings
-    known = settings.known_steps
+    settings, known = run.settings, run.settings.known_steps
     source = make_stream(settings)(
         run.data.examples,
         start=state.position,

@@ -166,8 +166,8 @@ class Run:
     training: nn.Module
     optimizers: list[Optimizer]
     log: Log
-    average: "Average | None" = None
     fitted: tuple[int, bool, int] | None = None  # what `train.memory` chose
+    average: "Average | None" = None
     # Called with the state after each step.
     after_update: list[Callable[[State], None]] = field(default_factory=list)
 

@@ -160,6 +160,7 @@ def state_text(run: Run, state: State) -> str:
         "state": state.to_json(),
         "best_by": run.settings.best_by,
         "optimizer": run.settings.optimizer.name,
+        "precision": run.settings.precision,
         "zero_at_last_step": run.settings.zero_at_last_step,
         "average": run.average and run.average.window,
         "frozen": {each.place: each.sha256 for each in run.part.frozen},

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,26 @@ def test_batch_decides_and_the_run_keeps_what_it_found(
     assert said in capsys.readouterr().err
     assert json.loads((tmp_path / "run/run.json").read_text())["precision"] == chosen
     assert types == {chosen}
+
+
+@pytest.mark.parametrize("is_old", [False, True], ids=["recorded", "of an older version"])
+def test_run_from_a_checkpoint_keeps_its_precision(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    _finds(monkeypatch, "bf16", 1.6)
+    start = _tiny.pretrain(tiny, tmp_path / "run", AUTO, *SHORT)
+    if is_old:
+        state = json.loads((start / "training.json").read_text())
+        assert state.pop("precision") == "bf16"
+        _tiny.reseal(start, "training.json", json.dumps(state))
+    else:  # alone, without its run
+        start = shutil.copytree(start, tmp_path / "step-00000002")
+    _finds(monkeypatch, "fp32", None)  # as on another machine
+    types = _types(monkeypatch)
+    out, sets = tmp_path / "on", (AUTO, *SHORT, "train.steps=3")
+    _tiny.pretrain(tiny, out, *sets, resume=str(start))
+    assert json.loads((out / "run.json").read_text())["precision"] == "bf16"
+    assert types == {"bf16"}
 
 
 @pytest.mark.parametrize(
