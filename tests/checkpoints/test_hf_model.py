@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from transformers import (
     GPT2Config,
     GPT2Model,
     LlamaConfig,
+    LlamaForCausalLM,
     LlamaModel,
     OpenAIGPTConfig,
     OpenAIGPTModel,
@@ -231,13 +233,21 @@ def test_unexpected_tensors_are_named_wherever_a_checkpoint_is_read(tmp_path: Pa
     assert _part(tmp_path / "base").warnings == [said]
 
 
-def test_output_layer_that_is_not_the_table_is_named(tmp_path: Path) -> None:
-    _adapters.base("gpt", tmp_path / "base")
-    table = load_file(tmp_path / "base" / hf_layout.WEIGHTS)["lm_head.weight"]
-    _change(tmp_path / "base", **{"lm_head.weight": table + 1})
-    assert _part(tmp_path / "base").warnings == [
-        "unexpected in this model, ignored: lm_head.weight"
-    ]
+def test_output_layer_that_is_not_the_table_is_refused(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 24}
+    config = LlamaConfig(
+        vocab_size=30, num_attention_heads=2, tie_word_embeddings=True, **sizes
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    table = load_file(tmp_path / hf_layout.WEIGHTS)["model.embed_tokens.weight"]
+    _change(tmp_path, **{"lm_head.weight": table.clone()})
+    from_hf("llama", tmp_path)
+    _change(tmp_path, **{"lm_head.weight": table + 1})
+    theirs = LlamaForCausalLM.from_pretrained(tmp_path)  # which does not tie them then
+    assert torch.equal(theirs.lm_head.weight, table + 1)
+    said = "lm_head.weight is not model.embed_tokens.weight; this model has one table for both"
+    with pytest.raises(FileError, match=f"does not fit the weights: {re.escape(said)}"):
+        from_hf("llama", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -201,16 +201,19 @@ def test_prompt_blocks_are_where_transformers_reads_them() -> None:
     assert prompt_blocks(other) == [2, 0, 3, 1]
 
 
-def test_foreign_checkpoint_without_our_notes_is_read(model: Model, tmp_path) -> None:
+@pytest.mark.parametrize("with_prompts", [False, True], ids=["", "as transformers 4 saves it"])
+def test_foreign_checkpoint_without_our_notes_is_read(tmp_path: Path, with_prompts: bool) -> None:
     theirs = CpmAntForCausalLM(CpmAntConfig(
         vocab_size=VOCAB, hidden_size=32, num_attention_heads=4, dim_head=8, dim_ff=48,
         num_hidden_layers=3, position_bias_num_buckets=32, position_bias_max_distance=40,
         prompt_types=4, prompt_length=5, segment_types=4,
     )).eval()  # fmt: skip
+    rows = theirs.cpmant.input_embedding.weight.detach()
+    theirs.lm_head.weight.data = (rows if with_prompts else rows[:VOCAB]).clone()
     theirs.save_pretrained(tmp_path)
     assert "nlpkit" not in json.loads((tmp_path / "config.json").read_text())
     config, state = from_hf("cpm_ant", tmp_path)
-    table = theirs.cpmant.input_embedding.weight[VOCAB:].unflatten(0, (4, 5))
+    table = rows[VOCAB:].unflatten(0, (4, 5))
     assert torch.equal(state["prompt_embedding"].unflatten(0, (4, 5))[1], table[2])
     assert config.num_layers == 3
 

@@ -206,7 +206,7 @@ def test_tables_that_are_not_tied_and_differ_are_refused(tmp_path: Path) -> None
         for side in (theirs.model.encoder, theirs.model.decoder):
             side.embed_tokens.weight.copy_(theirs.model.shared.weight)
         theirs.save_pretrained(tmp_path / "same")
-    said = r"model\.encoder\.embed_tokens\.weight is not model\.shared\.weight; this family has one"
+    said = r"model\.encoder\.embed_tokens\.weight is not model\.shared\.weight; this model has one"
     with pytest.raises(FileError, match=said):
         oracle.ours("transformer", tmp_path / "other")
     _, loaded = oracle.ours("transformer", tmp_path / "same")

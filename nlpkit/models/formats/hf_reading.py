@@ -51,7 +51,7 @@ def read_state(
         model: a model with this `config`; its state dict has the names to read.
 
     Raises:
-        ValueError: a table that transformers does not tie to another differs from it.
+        ValueError: a copy of a table differs from it; transformers then ties neither to the other.
     """
     tensors = {_current_name(form, key): tensor for key, tensor in tensors.items()}
     state: dict[str, Tensor] = {}
@@ -74,10 +74,9 @@ def read_state(
         del state[ours], used[ours]
     read = {key for keys in used.values() for key in keys}
     unused = [key for key in tensors if key not in read and not _repeats(form, key, tensors, state)]
-    tied = getattr(config, "tie", settings.get("tie_word_embeddings", True))
-    if not tied and (others := [key for key in unused if key in form.copies]):
+    if others := [key for key in unused if key in form.copies]:
         table = names_of(form, form.copies[others[0]])[0].key
-        raise ValueError(f"{others[0]} is not {table}; this family has one table for both")
+        raise ValueError(f"{others[0]} is not {table}; this model has one table for both")
     return state, [key for key in unused if not matches(form.ignored, key)]
 
 
@@ -111,9 +110,13 @@ def _key(form: HfFormat, key: str, tensors: State) -> str | None:
 
 
 def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
+    """Return whether a tensor is a copy of a table, as we have it or as it is in the file."""
     folder, _, name = key.rpartition("/")
     ours = (form.folders.get(folder, form) if folder else form).copies.get(name)
-    return ours is not None and (ours not in state or torch.equal(tensors[key], state[ours]))
+    if ours is None or ours not in state:
+        return ours is not None
+    found = [tensors[name.key] for name in names_of(form, ours) if name.key in tensors]
+    return any(torch.equal(tensors[key], table) for table in (state[ours], *found))
 
 
 def add_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
