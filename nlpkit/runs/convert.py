@@ -198,11 +198,12 @@ def _write_beside(model: _Model, directory: Path, settings: JsonObject) -> None:
     if model.tokenizer is not None:
         use = tokenizer_files.describe_use(model.objective, model.loaded.config, model.tokenizer)
         tokenizer_files.save(model.tokenizer, directory, use)
-    generation = hf_layout.read_if_there(
-        path / hf_writing.GENERATION
-    ) or hf_writing.choose_generation(model.objective, model.tokenizer, settings)
-    hf_writing.write_generation(directory, generation)
     notes = {**any_layout.read_notes(path), "nlpkit": __version__}
+    generation = hf_layout.read_if_there(path / hf_writing.GENERATION)
+    # Beside a published config.json, whose settings of generation hold, it would override these.
+    if not generation and (model.weights.is_release or "objective" in notes):
+        generation = hf_writing.choose_generation(model.objective, model.tokenizer, settings)
+    hf_writing.write_generation(directory, generation)
     notes.pop("base", None)
     hf_writing.write_notes(directory, notes)
     more = model.objective.checkpoint_files() if model.objective is not None else {}

@@ -24,6 +24,7 @@ class Weights:
     tensors: dict[str, Tensor]
     heads: dict[str, Tensor]  # of layers that an objective owns
     precision: torch.dtype  # of the stored tensors
+    is_release: bool = False  # of the authors, not in the layout of transformers
 
 
 def read(
@@ -51,7 +52,7 @@ def read(
         info(f"{release.weights}: original release, settings from {release.settings}")
         if adapters is not None:
             info(f"adapters of {adapters} merged into {release.weights}")
-        return Weights(source, *release.read(dtype, adapters, keep), {}, dtype)
+        return Weights(source, *release.read(dtype, adapters, keep), {}, dtype, is_release=True)
     if adapters is not None:
         raise UsageError(
             f"--adapters: {source} is not an original release; give the release that they adapt"

@@ -83,6 +83,18 @@ def test_convert_keeps_what_the_checkpoint_says_of_itself(tmp_path: Path) -> Non
     assert open_checkpoint(tmp_path / "out").objective.config.max_length == 20
 
 
+def test_convert_keeps_the_settings_of_generation_in_a_published_config(tmp_path: Path) -> None:
+    _adapters.base("gpt2", tmp_path / "base")
+    settings = json.loads((tmp_path / "base/config.json").read_text())
+    settings |= {"num_beams": 3, "no_repeat_ngram_size": 2, "max_length": 30}
+    (tmp_path / "base/config.json").write_text(json.dumps(settings))
+    convert(tmp_path / "base", tmp_path / "out")
+    convert(tmp_path / "out", tmp_path / "again")
+    for name in ("base", "out", "again"):
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / name).generation_config
+        assert (found.num_beams, found.no_repeat_ngram_size, found.max_length) == (3, 2, 30), name
+
+
 def test_convert_says_what_has_no_place(tmp_path: Path) -> None:
     _adapters.base("gpt", tmp_path / "base")
     tensors = load_file(tmp_path / "base" / hf_layout.WEIGHTS)
