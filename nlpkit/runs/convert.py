@@ -148,10 +148,13 @@ def _make_folders(model: _Model) -> hf_layout.Folders:
     _keep_name(folders[""][0], old, model.family)
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old
+        as_before = {k: v for k, v in kept.items() if k in ("id2label", "label2id")}
+        if isinstance(kept.get("eos_token_id"), list):
+            as_before["eos_token_id"] = kept["eos_token_id"]
         settings = {
             **{k: v for k, v in kept.items() if k != "torch_dtype"},
             **settings,
-            **{k: v for k, v in kept.items() if k in ("id2label", "label2id")},
+            **as_before,
             "dtype": str(model.dtype).removeprefix("torch."),
         }
         cast = {name: _cast(name, tensor, model.dtype) for name, tensor in tensors.items()}

@@ -7,9 +7,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, bert_vocabulary, hf_layout, tokenizer_files
+from nlpkit.checkpoints import any_layout, bert_vocabulary, hf_layout, hf_writing, tokenizer_files
 from nlpkit.checkpoints.hf_model import Loaded
 from nlpkit.config import FrozenConfig
+from nlpkit.contracts.abilities import Generative
 from nlpkit.contracts.objective import PREPROCESSOR, Objective
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.data.lines import name_first
@@ -91,6 +92,8 @@ def load_objective(
         listed = named if isinstance(named, list) else [named or {"name": default}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
         bound = [_bind(directory, each, named is None, tokenizer, loaded) for each in listed]
+        if named is None and isinstance(bound[0], Generative):
+            bound[0].eos_token_ids = _read_ends(directory) or bound[0].eos_token_ids
         return combine(bound, weights)
     except ValidationError as error:
         raise FileError(f"{source}.{in_words(error)}") from error
@@ -155,6 +158,16 @@ def _add_earlier(config: type[FrozenConfig], settings: JsonObject) -> JsonObject
             for member in members
         ]
     return settings
+
+
+def _read_ends(directory: Path) -> tuple[int, ...]:
+    """Return the ids in a list `eos_token_id` of a foreign checkpoint; each ends a text."""
+    for home in any_layout.find_homes(directory):
+        settings = hf_layout.read_if_there(home / hf_writing.GENERATION)
+        settings = settings or hf_layout.read_if_there(home / "config.json")
+        if isinstance(ends := settings.get("eos_token_id"), list):
+            return tuple(map(int, ends))
+    return ()
 
 
 def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:

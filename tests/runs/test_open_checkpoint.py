@@ -14,11 +14,14 @@ from transformers import (
 )
 
 from nlpkit.errors import FileError, UsageError
+from nlpkit.generate.settings import Settings
+from nlpkit.generate.texts import Writer
 from nlpkit.models.cpm_ant.model import Model
+from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import find_checkpoint, open_checkpoint
 from nlpkit.tokenizers.gpt1_bpe import Config as BpeConfig
 from nlpkit.tokenizers.gpt1_bpe import Tokenizer as BpeTokenizer
-from tests import _tiny
+from tests import _adapters, _tiny
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +109,36 @@ def test_open_checkpoint_of_a_short_gpt_by_transformers_fits_its_objective(tmp_p
         expected = theirs(input_ids=torch.tensor([ids])).logits[0]
         found = opened.model.logits(opened.model((len(ids),), torch.tensor(ids)))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
+def test_each_end_token_of_a_list_ends_a_text_as_in_transformers(tmp_path: Path, file: str) -> None:
+    torch.manual_seed(4)
+    _adapters.base("gpt2", tmp_path / "base")
+    path, text = tmp_path / "base" / file, _tiny.WORDS[:5]
+    opened = open_checkpoint(tmp_path / "base")
+    never = list(opened.objective.suppress_tokens)
+    inputs = torch.tensor([opened.objective.continue_text(opened.tokenizer.encode(text), 9).text])
+
+    def write(place: Path) -> list[int]:
+        theirs = AutoModelForCausalLM.from_pretrained(place)
+        given = {"max_new_tokens": 9, "suppress_tokens": never, "do_sample": False}
+        return theirs.generate(inputs, attention_mask=inputs > -1, **given)[0, len(text) :].tolist()
+
+    end = write(tmp_path / "base")[3]
+    settings = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(settings | {"eos_token_id": [opened.tokenizer.eos_id, end]}))
+    convert(tmp_path / "base", tmp_path / "out")
+    for place in (tmp_path / "base", tmp_path / "out"):
+        expected = write(place)
+        assert end in expected[:4]
+        opened = open_checkpoint(place)
+        writer = Writer(
+            opened.model, opened.tokenizer, opened.objective, Settings(max_new_tokens=9)
+        )
+        ((output,),) = (each.outputs for each in writer.write([text]))
+        assert output.text == opened.tokenizer.decode(expected[:-1])
+        assert output.ended
 
 
 def test_find_checkpoint_prefers_the_best_of_a_run(run: Path, tmp_path: Path) -> None:
