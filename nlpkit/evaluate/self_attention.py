@@ -20,6 +20,7 @@ from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import whole_file
 from nlpkit.errors import UsageError
 from nlpkit.evaluate.held_out import Evaluation
+from nlpkit.models import soft_prompt
 from nlpkit.plural import number_of
 from nlpkit.report.figures import READABLE, heads_figure
 from nlpkit.runs.likelihood import Likelihood
@@ -86,6 +87,11 @@ def _compute(evaluation: Evaluation, sentence: str | None) -> list[Layer]:
     tokens = _show(opened.tokenizer, batch.fields.get("input_ids"), sum(batch.lengths))
     sources = batch.fields.get("source_ids")
     read = [] if sources is None else _show(of_sources(opened.tokenizer), sources, len(sources))
+    prompt = [f"[prompt {n + 1}]" for n in range(len(getattr(model, soft_prompt.NAME, ())))]
+    if sources is None:
+        tokens = prompt + tokens
+    else:
+        read = prompt + read
     return [_label(each, tokens, read) for each in found]
 
 

@@ -22,6 +22,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Aligned
 from nlpkit.data.token_flags import flag_tokens
 from nlpkit.errors import DivergedError, UsageError
+from nlpkit.models import soft_prompt
 from nlpkit.objectives.examples.text import forward, longest_sequence
 from nlpkit.runs import shared_prefixes
 from nlpkit.runs.open_checkpoint import Opened
@@ -82,7 +83,8 @@ class Likelihood:
     def max_text(self) -> float:
         """The most tokens of a text that the model takes; the objective may make shorter ones."""
         frame = self.objective.config.max_length - self.objective.max_text
-        return longest_sequence(self.opened.part.config) - frame
+        virtual = len(getattr(self.opened.model, soft_prompt.NAME, ()))
+        return longest_sequence(self.opened.part.config) - virtual - frame
 
     @property
     def _inputs(self) -> list[str]:

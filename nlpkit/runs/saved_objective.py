@@ -7,7 +7,14 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlpkit import registry
-from nlpkit.checkpoints import any_layout, bert_vocabulary, hf_layout, hf_writing, tokenizer_files
+from nlpkit.checkpoints import (
+    any_layout,
+    bert_vocabulary,
+    hf_layout,
+    hf_writing,
+    prompt_layout,
+    tokenizer_files,
+)
 from nlpkit.checkpoints.hf_model import Loaded
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Generative
@@ -122,15 +129,17 @@ def _bind(
     module = registry.load("objectives", name)
     if is_default:
         settings, fields = _read_classes(module.Config, directory), module.Config.model_fields
-        limit = longest_sequence(model_config)
-        if "max_length" in fields and fields["max_length"].default > limit:
-            settings["max_length"] = int(limit)
         # Each text begins with a token, such as LLaMA's `<s>`: without it, the model writes other
         # texts, and gives them other probabilities.
         if find_begin(tokenizer) is not None and "contiguous" in fields:
             settings["contiguous"] = False
     else:
         settings = _add_earlier(module.Config, settings)
+    rows = prompt_layout.read_rows(directory)
+    if (is_default or rows is not None) and (field := module.Config.model_fields.get("max_length")):
+        limit = longest_sequence(model_config) - (0 if rows is None else len(rows))
+        if settings.get("max_length", field.default) > limit:
+            settings["max_length"] = int(limit)
     if loaded.lacks_output and "lm_weight" in module.Config.model_fields:
         settings["lm_weight"] = 0.0
     config = module.Config.model_validate_json(json.dumps(settings))

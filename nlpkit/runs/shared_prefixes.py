@@ -19,6 +19,7 @@ from nlpkit.attention.cache import Cache, CacheKey
 from nlpkit.contracts.kind import LAYOUT_FIELDS
 from nlpkit.contracts.request import Request
 from nlpkit.models.layers.stack import Stack
+from nlpkit.models.soft_prompt import SoftPrompt
 
 _LONGEST = 128  # tokens; what is sorted is a matrix
 _SAVED = 0.1  # share of the tokens below which packs of whole sequences are as fast
@@ -67,9 +68,12 @@ def can_share(
     """Return whether the states of sequences depend on the tokens to their left alone.
 
     `names` are the inputs of the model. A sequence that is marked as `full` (kind `hybrid`) sees
-    all of its tokens; if none is, the model computes the same without the marks.
+    all of its tokens; if none is, the model computes the same without the marks. Virtual tokens
+    stand before each sequence, which a tree of rows has not.
     """
-    if not isinstance(model, Stack) or not {*names} <= {"input_ids", _FULL}:
+    if isinstance(model, SoftPrompt) or not isinstance(model, Stack):
+        return False
+    if not {*names} <= {"input_ids", _FULL}:
         return False
     if _FULL in names and any(np.any(each.get(_FULL, True)) for each in sequences):
         return False

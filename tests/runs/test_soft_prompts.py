@@ -1,20 +1,24 @@
 """Runs with `train.tune: prompt` in families without soft prompts of their own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from peft import PeftModel, PromptTuningConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
+from nlpkit import cli
 from nlpkit.checkpoints import hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
 from nlpkit.models import word2vec
 from nlpkit.runs import soft_prompts
+from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.runs.run import ModelPart
 from tests import _adapters, _processes, _tiny, _tiny_tasks
@@ -108,6 +112,37 @@ def test_soft_prompt_of_peft_opens_in_ours_and_is_trained_on(start, tmp_path: Pa
     sets = ("train.tune=prompt", f"init_from={tmp_path / 'CAUSAL_LM'}", "train.steps=3")
     last = _tiny.pretrain(_text(folder, base), tmp_path / "run", *sets)
     assert open_checkpoint(last).model.soft_prompt.shape == (4, 32)
+
+
+def test_soft_prompt_of_peft_scores_texts_and_has_room_and_labels(start, tmp_path: Path) -> None:
+    _, base = start
+    prompt = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)
+    plain = AutoModelForCausalLM.from_pretrained(base)
+    theirs: Any = get_peft_model(plain, prompt).eval()
+    theirs.save_pretrained(tmp_path / "soft")
+    opened, positions = open_checkpoint(tmp_path / "soft"), plain.config.n_positions
+    scorer = Likelihood(opened)
+    assert (opened.objective.config.max_length, scorer.max_text) == (positions - 4, positions - 4)
+    # They share their beginning.
+    texts = scorer.encode([_tiny.WORDS[:12], _tiny.WORDS[:11] + "天", _tiny.WORDS * 2])
+    texts[2] = replace(texts[2], ids=texts[2].ids[: positions - 4], words=texts[2].words[:60])
+    found = scorer.compute_log_probs(texts)
+    for text, log_probs in zip(texts, found, strict=True):
+        ids = [*opened.objective.context, *text.ids.tolist()]
+        with torch.no_grad():
+            logits = theirs(input_ids=torch.tensor([ids[:-1]])).logits[0, 4:]
+        expected = logits.log_softmax(-1)[range(len(logits)), ids[1:]]
+        np.testing.assert_allclose(log_probs[-len(expected) :], expected, atol=1e-4)
+    long = tmp_path / "long.txt"
+    long.write_text(_tiny.WORDS * 9 + "\n", encoding="utf-8")
+    asked = ["eval", str(tmp_path / "soft"), "--data", str(long), "--device", "cpu", "-q"]
+    assert cli.run(asked) == 0
+    page = tmp_path / "page.html"
+    assert cli.run([*asked, "--attention", str(page), "--sentence", _tiny.WORDS[:3]]) == 0
+    layer = json.loads(page.read_text("utf-8").split("const layers = ")[1].split(";\n")[0])[0]
+    shown = [f"[prompt {n}]" for n in range(1, 5)]
+    assert layer["queries"][:4] == layer["keys"][:4] == shown
+    assert np.shape(layer["weights"][0]) == (len(layer["queries"]), len(layer["keys"]))
 
 
 @pytest.mark.slow
