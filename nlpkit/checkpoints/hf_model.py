@@ -31,6 +31,8 @@ from nlpkit.recipe.problems import in_words
 
 OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
 OBJECTIVE_HEADS = "objective_heads."  # of these parameters in a model's state dict
+# Raised for settings that no model has, such as a size of 0, and for tensors of other sizes.
+_UNFIT = (ValueError, TypeError, AttributeError, IndexError, RuntimeError, ArithmeticError)
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ def from_hf(
         raise FileError(f"{directory}: {error} is missing from config.json or weights") from error
     except ValidationError as error:
         raise FileError(f"{directory}/config.json: {in_words(error)}") from error
-    except (ValueError, TypeError, AttributeError, IndexError, RuntimeError) as error:
+    except _UNFIT as error:
         cause = " ".join(str(error).split("\n")[:3])
         raise FileError(f"{directory}/config.json: does not fit the weights: {cause}") from error
     head = find_head(module, settings.get("architectures") or (), tensors)

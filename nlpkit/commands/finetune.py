@@ -111,7 +111,7 @@ def build_section(directory: Path, family: str) -> str:
     settings = hf_layout.read_settings(directory)
     try:
         config = hf_reading.read_config(families.load_model(family).FORMAT, light.Config, settings)
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, ArithmeticError) as error:
         what = " ".join(str(error).split("\n")[:3])
         what = f"no {what}" if isinstance(error, KeyError) else what
         raise FileError(

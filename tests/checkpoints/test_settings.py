@@ -12,6 +12,7 @@ import torch
 import transformers
 
 from nlpkit.checkpoints import hf_layout, hf_model
+from nlpkit.commands.finetune import build_section
 from nlpkit.errors import FileError
 from tests import _layouts
 from tests._families import oracle
@@ -113,6 +114,7 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
         {"max_relative_positions": 5},
         "max_distance: 5 must be larger than 5, half of position_buckets and 1",
     ),
+    ("GPTNeoXForCausalLM", SIZES, {"num_attention_heads": 0}, "does not fit the weights: integer"),
     ("GPTNeoXForCausalLM", SIZES, {"head_dim": 16}, "head_dim is 16; this family has 8 only"),
     ("T5ForConditionalGeneration", T5, {"dense_act_fn": "gelu"}, "dense_act_fn is 'gelu'"),
     ("T5ForConditionalGeneration", T5, {"is_gated_act": True}, "is_gated_act is True"),
@@ -130,6 +132,14 @@ def test_setting_that_makes_another_model_is_named(
         hf_model.from_hf(hf_model.find_family(content, tmp_path), tmp_path, content, tensors)
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_size_of_zero_is_no_section_of_a_recipe(tmp_path: Path) -> None:
+    _save(tmp_path, "GPTNeoXForCausalLM", SIZES, {"num_attention_heads": 0})
+    with pytest.raises(
+        FileError, match=r"config\.json: cannot be read as family gpt_neox: integer"
+    ):
+        build_section(tmp_path, "gpt_neox")
 
 
 @pytest.mark.parametrize("family", ["Roberta", "XLMRoberta"])
