@@ -16,7 +16,7 @@ class Settings(FrozenConfig):
     max_new_tokens: int | None = Field(
         None, ge=1, description="most tokens to add; default 128, or half of what the model takes"
     )
-    min_new_tokens: int = Field(0, ge=0, description="tokens before an end token is allowed")
+    min_new_tokens: int = Field(0, ge=0, description="tokens before an end token or a stop")
     beam: int = Field(1, ge=1, description="beams kept at each step; 1 is greedy")
     nbest: int = Field(1, ge=1, description="answers for each input, best first")
     length_penalty: LengthPenalty = Field(

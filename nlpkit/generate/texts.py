@@ -4,6 +4,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -163,32 +164,37 @@ class Writer:
             fills = iter(answer.ids)
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
-                fill = self.tokenizer.decode(islice(fills, blank))
-                text += (self._cut(fill) if job.prompt.open else fill) + part
+                fill, decode = list(islice(fills, blank)), self.tokenizer.decode
+                text += (self._cut(fill, decode) if job.prompt.open else decode(fill)) + part
+        elif isinstance(self.objective, DecodesOutput):
+            text = self._cut(answer.ids, self.objective.decode_output)
         else:
-            if isinstance(self.objective, DecodesOutput):
-                text = self.objective.decode_output(answer.ids)
-            else:
-                text = self._decode_after(job.prompt.text[-_BEFORE:].tolist(), list(answer.ids))
-            text = self._cut(text)
+            before = job.prompt.text[-_BEFORE:].tolist()
+            text = self._cut(answer.ids, partial(self._decode_after, before))
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
 
-    def _cut(self, text: str) -> str:
+    def _cut(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> str:
         """Return the text before the first stop text."""
-        ends = [text.find(stop) for stop in self.settings.stop if stop in text]
-        return text[: min(ends, default=None)]
+        text, end = self._find_stop(ids, decode)
+        return text[:end]
 
-    def _decode_after(self, before: list[int], ids: list[int]) -> str:
+    def _find_stop(
+        self, ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+    ) -> tuple[str, int | None]:
+        """Return the text, and where the first stop text behind the least number of tokens is."""
+        text, least = decode(ids), len(decode(ids[: self.settings.min_new_tokens]))
+        found = [text.find(stop, least) for stop in self.settings.stop]
+        return text, min((place for place in found if place >= 0), default=None)
+
+    def _decode_after(self, before: list[int], ids: Sequence[int]) -> str:
         """Return the text of `ids` after the tokens `before`, also its leading space."""
-        start, text = self.tokenizer.decode(before), self.tokenizer.decode(before + ids)
+        start, text = self.tokenizer.decode(before), self.tokenizer.decode([*before, *ids])
         return text[len(start) :] if text.startswith(start) else self.tokenizer.decode(ids)
 
     def _stops(self, ids: Sequence[int]) -> bool:
-        if isinstance(self.objective, DecodesOutput):
-            text = self.objective.decode_output(ids)
-        else:
-            text = self.tokenizer.decode(ids)
-        return any(stop in text for stop in self.settings.stop)
+        reads = self.objective
+        decode = reads.decode_output if isinstance(reads, DecodesOutput) else self.tokenizer.decode
+        return self._find_stop(ids, decode)[1] is not None
 
 
 def _choose_new_tokens(settings: Settings, objective: Generative) -> int:

@@ -242,8 +242,10 @@ def test_generate_chat_with_a_model_that_is_no_decoder_is_one_line(command, inpu
 def test_generate_stop_text_ends_before_it(command, inputs: Path) -> None:
     plain = command(inputs)[1].split("\n")[0]
     assert len(plain) > 2
-    stopped = command(inputs, "--stop", plain[1])[1].split("\n")[0]
+    given = ("--stop", plain[1])
+    stopped = command(inputs, *given, "--min-new-tokens", "0")[1].split("\n")[0]
     assert stopped == plain[: plain.index(plain[1])]
+    assert command(inputs, *given)[1].split("\n")[0][:3] == plain[:3]
 
 
 @pytest.mark.parametrize(

@@ -636,6 +636,20 @@ def test_writer_ends_before_a_stop_text(gpts) -> None:
     assert cut.outputs[0].tokens == text.index(stop) + 2
 
 
+@pytest.mark.parametrize("beam", [1, 2])
+def test_writer_has_the_least_number_of_tokens_before_a_stop_text(gpts, beam: int) -> None:
+    def write(**given) -> str:
+        (found,) = _writer(gpts, beam=beam, max_new_tokens=12, **given).write(["abcdefg"])
+        return found.outputs[0].text
+
+    text = write(min_new_tokens=12)
+    # What stands among the first six tokens, or reaches into them, ends nothing.
+    stops = [text[0], text[4:6], text[5:7], text[7:9]]
+    where = min(text.find(stop, 6) for stop in stops if text.find(stop, 6) >= 0)
+    assert 6 <= where < 12
+    assert write(min_new_tokens=6, stop=stops) == text[:where]
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_writer_fills_all_blanks_whatever_the_stop_texts_are(ants, beam: int) -> None:
     text = "ab<blank:2>cd<blank:3>"
