@@ -62,11 +62,20 @@ def batches_per_epoch(stream: Stream) -> Fraction:
     2.5 batches, 2 epochs are 5 batches, although the first one is planned as 2. The result is the
     same in every process.
     """
+    _check_first_epoch(stream)
     bins, sizes = stream.plan(0), stream.examples.sizes
     packed, leftover = (
         int(sizes[items % len(sizes)].sum()) for items in (bins.items, bins.leftover)
     )
     return Fraction(len(bins) * (packed + leftover), packed)
+
+
+def _check_first_epoch(stream: Stream) -> None:
+    if not len(stream.plan(0)):
+        raise UsageError(
+            "data.train: with these weights the first epoch has no example, and so no length; "
+            "raise a weight"
+        )
 
 
 def count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> int:
@@ -93,6 +102,7 @@ def _count_steps(epochs: Fraction, settings: Config, stream: Stream | None) -> i
         if isinstance(stream, RowStream):
             return next(n for n in count(1) if stream.bins_of(n - 1).stop >= batches)
     elif isinstance(stream, RowStream):
+        _check_first_epoch(stream)
         return math.ceil(epochs * stream.steps_per_epoch)
     else:
         batches = epochs * batches_per_epoch(stream)
@@ -114,6 +124,7 @@ def mean_batches(settings: ResolvedTraining, stream: Stream | None) -> float:
     With `rows_per_step`, which needs the `stream`, it is that of the first epoch.
     """
     if isinstance(stream, RowStream):
+        _check_first_epoch(stream)
         return len(stream.plan(0)) / stream.steps_per_epoch
     if "tokens_per_step" in settings.phases:
         return float(phases.mean_batches(settings))

@@ -117,6 +117,15 @@ def test_an_epoch_of_a_source_of_weight_two_has_its_rows_twice(tmp_path: Path) -
     assert all(2 * rows <= of_epoch <= 3 * rows for of_epoch in taken)
 
 
+@pytest.mark.parametrize("more", [["train.rows_per_step=4"], []])
+def test_weights_that_leave_an_epoch_empty_are_a_users_mistake(tmp_path: Path, more) -> None:
+    path = _tiny.write(tmp_path, documents=3)
+    train = str(tmp_path / "train.txt")
+    sets = [f'data.train=[{{"files": "{train}", "weight": 0.01}}]', "train.epochs=5", *more]
+    with pytest.raises(UsageError, match=r"data\.train: with these weights the first epoch has no"):
+        planning.make(recipe.load(str(path), sets), tmp_path, "cpu", Log(QUIET))
+
+
 def test_a_row_over_the_budget_is_a_users_mistake(examples: Examples) -> None:
     with pytest.raises(UsageError, match=r"does not fit in a batch of 20; raise train\.tokens_per"):
         _stream(examples, budget=20).plan(0)

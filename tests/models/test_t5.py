@@ -148,3 +148,8 @@ def test_initial_weights_have_the_deviations_of_transformers() -> None:
             found, expected = tensor.std().item(), theirs[name].std().item()
             tolerance = 0.3 if "relative" in name else 0.1  # few values
             assert found == pytest.approx(expected, rel=tolerance), name
+
+
+def test_distance_that_the_decoder_alone_refuses_is_named() -> None:
+    with pytest.raises(ValueError, match="max_distance: 12 must be larger than num_buckets"):
+        Config(max_distance=12)  # the encoder's limit is 8, the decoder's 16

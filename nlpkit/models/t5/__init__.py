@@ -48,7 +48,8 @@ class Config(EncoderDecoderConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        self._kind("relative_bias")  # its settings are checked
+        for name in ("relative_bias", "relative_bias_causal"):  # their settings are checked
+            self._kind(name)
         if self.gated and self.hidden_act == "gelu":
             raise ValueError(
                 "hidden_act: gelu with gated has no name in transformers, where gated-gelu is the "

@@ -1,7 +1,8 @@
 """Adafactor (Shazeer & Stern 2018): a second moment of rows and columns; torch.optim.Adafactor.
 
 There is no first moment, and the second one takes a number for each row and each column of a
-matrix. A step is relative to the size of the parameter: `train.lr` times its root mean square.
+matrix. A step is relative to the size of the parameter: `train.lr` times its root mean square,
+with at most 1 / √step in place of `train.lr`.
 """
 
 from __future__ import annotations
