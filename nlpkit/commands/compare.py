@@ -59,4 +59,5 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
         page = report.write([run.path for run in histories], out / "report.html", histories)
         log.info(f"page: {page}")
     common.print_result(table.format_table(result), **result)
-    _runs.raise_failures(failed, len(failed))
+    count = sum(len(found.list_rates(name)) + found.seeds for name in found.trained)
+    _runs.raise_failures(failed, max(len(failed), count))

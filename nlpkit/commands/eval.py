@@ -161,7 +161,7 @@ def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Picture
     file, layer = user_path(str(pictures.attention)), pictures.attention_layer
     model, objective = run.opened.model, run.opened.objective
     if (
-        file.suffix.lower() != ".html"
+        file.suffix.lower() not in (".html", ".htm")
         and isinstance(objective, ReadsSource)
         and isinstance(model, Aligned)
     ):

@@ -59,7 +59,8 @@ class Table:
     def cells(self) -> list[dict[str, Value]]:
         """Return each run as one value for each column, such as for CSV."""
         return [
-            {"run": row.run, "state": row.state, **row.figures}
+            {"run": row.run, "state": row.state}
+            | {name: row.figures.get(name) for name in self.figures}
             | {key: _to_value(row.settings.get(key)) for key in self.settings}
             for row in self.rows
         ]

@@ -6,7 +6,7 @@ Only `\\n` ends a line (other separators occur inside sentences). Errors name fi
 import sys
 import zlib
 from collections.abc import Iterator
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader, StringIO
 from typing import IO, cast
 
 from nlpkit.errors import DataError, FileError, UsageError
@@ -57,7 +57,20 @@ def _decode(stream: IO[bytes], encoding: str) -> Iterator[str]:
         ) from error
     if is_byte:
         return (raw.decode(encoding) for raw in stream)
-    return TextIOWrapper(stream, encoding, newline="\n")  # such as utf-16
+    return _decode_whole(stream.read(), encoding)  # such as utf-16
+
+
+def _decode_whole(raw: bytes, encoding: str) -> Iterator[str]:
+    """Yield the lines; those before one that is no text come first, so that they are counted."""
+    wrong: UnicodeDecodeError | None = None
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        wrong, text = error, raw[: error.start].decode(encoding)
+        text = text[: text.rfind("\n") + 1]
+    yield from StringIO(text, newline="\n")
+    if wrong is not None:
+        raise wrong
 
 
 def _open(path: str) -> IO[bytes]:

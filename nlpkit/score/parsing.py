@@ -22,7 +22,7 @@ _TEST_SETS = {"-l", "--language-pair", "-t", "--test-set"}
 
 def integer(text: str) -> int:
     """Return a whole number of 0 or more; its name is in argparse's message."""
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 9:
         raise ValueError
     return int(text)
 

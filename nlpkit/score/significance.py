@@ -42,7 +42,7 @@ def read_seed() -> int | None:
     text = os.environ.get("SACREBLEU_SEED", str(SEED))
     if text.lower() == "none":
         return None
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 1000:
         raise UsageError(f"SACREBLEU_SEED is {text!r}, must be a number of 0 or more, or none")
     return int(text)
 

@@ -62,6 +62,16 @@ def test_score_reads_gzip_bom_crlf_and_other_encodings_alike(folder, capsys):
     )
 
 
+def test_score_line_that_is_no_text_in_utf_16_is_named_and_long_labels_are_read(folder, capsys):
+    good = "".join(f"{n}\n" for n in range(50)).encode("utf-16-le")
+    Path("h").write_bytes(good + b"\x00\xd8x\x00\n\x00")
+    code, _, err = score(capsys, "accuracy h h -e utf-16-le")
+    assert code == 3
+    assert err.startswith("nlpkit: h:51: not utf-16-le text: ")
+    Path("h").write_text("9" * 5000 + "\n")
+    assert score(capsys, "accuracy h h -b")[:2] == (0, "1.0000\n")
+
+
 def test_score_references_between_tabs(folder, capsys):
     Path("refs").write_text("a\tb\nc\td\ne\t\n")
     Path("hyp").write_text("b\nx\ne\n")
@@ -213,6 +223,10 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("bm25 hyp ref --index kept", "no option --index (see nlpkit score bm25 --help)"),
         ("bleu ref -i hyp -l en-de", "no option -l"),
         ("bleu hyp ref -w x", "argument -w/--width: invalid integer value: 'x'"),
+        (
+            "bleu hyp ref -w 99999999999",
+            "argument -w/--width: invalid integer value: '99999999999'",
+        ),
         ("bleu hyp ref -nr 0", "takes 1 or more references, not 0"),
         ("bleu hyp ref -s exq", "argument -s/--smooth-method/--bleu-smooth-method: invalid choice"),
         ("bleu hyp ref --json -b", "--json and --score-only exclude each other"),

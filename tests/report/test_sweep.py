@@ -266,6 +266,16 @@ def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatc
         assert "Welch" not in out
 
 
+def test_csv_of_runs_has_the_figures_that_some_run_has(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seeds(tmp_path, "a", [2.0, 2.1], 0.1)
+    out, _ = printed(capsys, "a", "--csv")
+    names = out.splitlines()[0].split(",")
+    assert "held_out.loss" in names
+    assert "held_out.perplexity" not in names
+    assert out.count("\n") == 3
+
+
 def write_rows(run: Path, credit: list[float]) -> None:
     lines = [json.dumps({"place": f"x/p:{n}", "credit": of}) for n, of in enumerate(credit)]
     (run / "rows.jsonl").write_text("".join(f"{line}\n" for line in lines))
@@ -397,5 +407,6 @@ def test_student_t_is_scipys():
 
 def test_values_without_any_deviation():
     assert noise.compare([1.0, 1.0], [1.0, 1.0]).verdict == "no difference seen"
+    assert noise.compare([0.7] * 3, [0.7] * 2).verdict == "no difference seen"
     assert noise.compare([1.0, 1.0], [2.0, 2.0]).verdict == "differ"
     assert noise.compare([1.0], [2.0, 2.1]).verdict == "too few seeds"

@@ -238,6 +238,8 @@ def test_search_pipeline_of_the_real_command_line(tmp_path: Path) -> None:
     assert (scored.returncode, scored.stdout) == (0, "0.7500\t0.5000\n")
     low = nlpkit("ir", "qrels", "run", "-m", "RR", "-q", "--fail-under", "0.8")
     assert (low.returncode, low.stderr.count("\n")) == (6, 1)
+    # Any measure of any run may be too low.
+    assert nlpkit("ir", "qrels", "run", "-m", "RR", "P@1", "--fail-under", "0.6").returncode == 6
     for arguments, code in (
         (("bm25", "missing", "-"), 4),
         (("bm25", "qrels", "-"), 3),

@@ -9,6 +9,7 @@ from nlpkit.errors import DataError
 from nlpkit.json_types import JsonObject
 
 _MAX_SHOWN = 5  # labels in a message
+_DIGITS = 1000  # of a label that is sorted as a number; `int` reads some more
 
 
 class Labels(NamedTuple):
@@ -53,7 +54,7 @@ def _strip(lines: Lines, file: int) -> list[str]:
 
 def _sort_key(label: str) -> tuple[int, int, str]:
     digits = label.removeprefix("-")
-    if digits.isascii() and digits.isdecimal():
+    if digits.isascii() and digits.isdecimal() and len(digits) < _DIGITS:
         return 0, int(label), label
     return 1, 0, label
 

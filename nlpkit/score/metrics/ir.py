@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> float | None:
-    """Print the measures; return the first one of the first run."""
+    """Print the measures; return the lowest of all runs."""
     measures = parse_all(arguments.measures)
     if [arguments.qrels, *arguments.runs].count("-") > 1:
         raise UsageError("stdin (-) can be read once only")
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> float | None:
     else:
         text = _format_table(found, arguments.width, arguments.per_query)
     sys.stdout.write(text)
-    return found[0].means[measures[0].name]
+    return min(value for each in found for value in each.means.values())
 
 
 def evaluate(
