@@ -68,10 +68,13 @@ class Row:
 
 
 def _check_text(name: str, value: object) -> None:
-    """Raise `RowError` for a character in a text, or in the texts of a list, that no text has."""
+    """Raise `RowError` for a character that no text has, also in a list or a dict of texts."""
     if isinstance(value, list):
         for number, entry in enumerate(value):
             _check_text(f"{name}[{number}]", entry)
+    elif isinstance(value, dict):
+        for key, entry in value.items():
+            _check_text(f"{name}.{key}", entry)
     elif isinstance(value, str):
         check_characters(value, name)
 

@@ -192,6 +192,26 @@ def test_wrong_conversations_are_named(template, messages, what, tokenizer) -> N
         _bound(tokenizer, template).texts(_row(messages=messages))
 
 
+@pytest.mark.parametrize("wrong", ["A\0", "A\ud83d"])
+@pytest.mark.parametrize(
+    ("layout", "column"),
+    [
+        ("messages", '"messages"[0].content'),
+        ("sharegpt", '"conversations"[0].value'),
+        ("alpaca", '"input"'),
+    ],
+)
+def test_character_that_no_text_has_is_named(layout, column, wrong, tokenizer) -> None:
+    row = {
+        "messages": [{"role": "user", "content": wrong}, *TALK],
+        "conversations": [{"from": "human", "value": wrong}, *SHARED],
+        **{"instruction": "A", "input": wrong, "output": "B"},
+    }
+    with pytest.raises(RowError) as error:
+        _bound(tokenizer, MARKED, layout=layout).texts(_row(**row))
+    assert error.value.what.startswith(f"character 2 of {column} is ")
+
+
 def test_template_that_rewrites_earlier_turns_needs_marks(tokenizer) -> None:
     talk = [{"role": role, "content": "A"} for role in ("user", "assistant") * 2]
     objective, row = _bound(tokenizer, REWRITING), _row(messages=talk)

@@ -37,7 +37,7 @@ def parse(line: str) -> Messages:
 def read_alpaca(row: Row) -> Messages:
     """Return the messages of instruction, input (which may be missing) and output; `RowError`."""
     asked = row.text("instruction")
-    more = row.values.get("input") or ""
+    more = row.value("input") if row.values.get("input") else ""
     if not isinstance(more, str):
         raise RowError(f'"input" is {kind_of(more)}, not a string')
     question = message("user", f"{asked}\n{more}" if more else asked)
