@@ -1,6 +1,7 @@
 """Conversations: the ids and the assistant's tokens are those of transformers."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -212,6 +213,27 @@ def test_character_that_no_text_has_is_named(layout, column, wrong, tokenizer) -
     assert error.value.what.startswith(f"character 2 of {column} is ")
 
 
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (
+            r'[{"role": "user", "content": "x \ud83d"}]',
+            "character 3 of the content of message 1 is U+D83D, half of a surrogate pair",
+        ),
+        (
+            r'{"messages": [{"role": "\u0000", "content": "x"}]}',
+            "character 1 of the role of message 1 is NUL (U+0000)",
+        ),
+        ("[" * 100_000, "JSON that is nested too deeply"),
+    ],
+)
+def test_unfit_line_is_a_problem_of_its_input(line, what, tokenizer) -> None:
+    objective = _bound(tokenizer, MARKED)
+    objective.reads_json = True
+    with pytest.raises(ValueError, match=f"^{re.escape(what)}$"):
+        objective.encode_input(line)
+
+
 def test_template_that_rewrites_earlier_turns_needs_marks(tokenizer) -> None:
     talk = [{"role": role, "content": "A"} for role in ("user", "assistant") * 2]
     objective, row = _bound(tokenizer, REWRITING), _row(messages=talk)
@@ -241,15 +263,17 @@ def test_run_answers_conversations(
     _tiny.pretrain_with_stops(path, tmp_path / "stopped", [20])
     assert _tiny.metrics(tmp_path / "stopped") == _tiny.metrics(tmp_path / "run")
     lines = [json.dumps(each[:1]) for each in talk] + [json.dumps({"messages": talk[0][:1]}), "{"]
+    lines.insert(1, r'[{"role": "user", "content": "x \ud83d"}]')
     (tmp_path / "lines.jsonl").write_text("\n".join(lines), "utf-8")
     capsys.readouterr()
     verb = ["generate", str(tmp_path / "run"), str(tmp_path / "lines.jsonl"), "--device", "cpu"]
     assert cli.run([*verb, "--chat", "--max-new-tokens", "8"]) == 0
     shown = capsys.readouterr()
-    *answers, nothing = shown.out.split("\n")[:-1]
-    assert {*answers} <= {"tea!", "salt!"}
-    assert (len(answers), nothing) == (3, "")
-    assert "input 4: not JSON" in shown.err
+    first, wrong, *others, nothing = shown.out.split("\n")[:-1]
+    assert {first, *others} <= {"tea!", "salt!"}
+    assert (len(others), wrong, nothing) == (2, "", "")
+    assert "input 2: character 3 of the content of message 1 is U+D83D" in shown.err
+    assert "input 5: not JSON" in shown.err
     with monkeypatch.context() as patched:  # a terminal: a conversation is not echoed
         patched.setattr(sys.stdout, "isatty", lambda: True, raising=False)
         assert cli.run([*verb, "--chat", "--max-new-tokens", "8"]) == 0

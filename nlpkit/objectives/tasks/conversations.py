@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.data.lines import kind_of
+from nlpkit.data.lines import check_characters, kind_of
 
 Messages = list[dict[str, str]]
 
@@ -31,7 +31,13 @@ def parse(line: str) -> Messages:
         value = json.loads(line)
     except ValueError as error:
         raise RowError(f"not JSON: {error}") from error
-    return read_list(value.get("messages") if isinstance(value, dict) else value, "messages")
+    except RecursionError as error:
+        raise RowError("JSON that is nested too deeply") from error
+    found = read_list(value.get("messages") if isinstance(value, dict) else value, "messages")
+    for number, each in enumerate(found, 1):
+        for name, text in each.items():
+            check_characters(text, f"the {name} of message {number}")
+    return found
 
 
 def read_alpaca(row: Row) -> Messages:
