@@ -37,6 +37,7 @@ TRAINED: dict[str, dict[str, Any]] = {
         **{"remove_extra_whitespaces": False, "split_digits": True},
         "allow_whitespace_only_pieces": True,
     },
+    "lines": {**CONTROL, "byte_fallback": True, "normalization_rule_name": "identity"},
     "words": {"model_type": "word"},
     "suffix": {"treat_whitespace_as_suffix": True},
     "symbols": {"model_type": "bpe", "user_defined_symbols": ["<x>"]},
@@ -109,6 +110,20 @@ def test_pieces_have_the_ids_of_sentencepiece_and_of_transformers(
     # The library composes a mark with the letter before it by grapheme, SentencePiece by character.
     assert other in ([], ["cat‘xﬁ\u0301我"])
     assert equal >= expected
+
+
+def test_spaces_at_the_ends_of_lines_are_kept_as_in_sentencepiece(
+    model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    # transformers 5.23 writes the line ends of such a model as spaces.
+    path = _directory(tmp_path / "x", model("lines"), "spiece.model", {})
+    _, tokenizer = tokenizer_files.load(path)
+    import sentencepiece
+
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(path / "spiece.model"))
+    for text in (" a\n  b \nc ", "  a \n\n b\n", " \n a \n ", "a \n▁\n b▁"):
+        pieces = [reference.id_to_piece(i) for i in reference.encode(text)]
+        assert [tokenizer.token(i) for i in tokenizer.encode(text)] == pieces, text
 
 
 def test_what_albert_and_xlnet_do_before_is_transformers_own(

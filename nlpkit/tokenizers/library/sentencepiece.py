@@ -134,7 +134,7 @@ def to_library(model: Model, before: Sequence[normalizers.Normalizer] = ()) -> L
     if model.charsmap:
         steps.append(normalizers.Precompiled(model.charsmap))
     if model.collapse_spaces:
-        steps += [normalizers.Replace(Regex(f"^ +|[ {SPACE}]+$"), "")]
+        steps += [normalizers.Replace(Regex(rf"\A +|[ {SPACE}]+\z"), "")]
         steps += [normalizers.Replace(Regex(" {2,}"), " ")]
     steps += [normalizers.Prepend(SPACE)] if model.add_prefix else []
     library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
