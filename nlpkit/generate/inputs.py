@@ -37,7 +37,7 @@ class Inputs:
 
     def ready(self) -> bool:
         """Return whether the next line, or the end, can be read without waiting."""
-        return self._pipe is None or self._pipe.ready()
+        return self._pipe is None or self._pipe.ready(self._key is None)
 
     def __iter__(self) -> Iterator[str]:
         raw_lines = iter(self._pipe) if self._pipe else lines(self._file)
@@ -72,8 +72,9 @@ class _Pipe:
         self._first = True
         self._ended = False
 
-    def ready(self) -> bool:
-        while not self._lines and not self._ended:
+    def ready(self, blank: bool) -> bool:
+        """Return whether a line, with `blank` also an empty one, or the end is there."""
+        while not self._ended and not any(blank or line.strip() for line in self._lines):
             if not self._is_readable(0):
                 return False
             self._read()

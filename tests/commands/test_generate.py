@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
+from nlpkit.generate import inputs as reader
 from nlpkit.generate.texts import Writer
 from tests import _server, _tiny
 
@@ -329,6 +330,34 @@ def test_generate_answers_a_pipe_that_stays_open_then_stops_by_signal(run: Path)
         assert err == "nlpkit: interrupted\n"
     finally:
         process.kill()
+
+
+def test_generate_of_a_pipe_does_not_wait_behind_an_empty_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    monkeypatch.setattr(reader, "_STDIN", reading)
+    try:
+        inputs = reader.Inputs("-", "q")
+        texts = iter(inputs)
+        os.write(writing, b'{"q": "a"}\n\n \r\n')
+        assert inputs.ready()
+        assert next(texts) == "a"
+        assert not inputs.ready()
+        os.write(writing, b'{"q": "b"}\n\n{"q": 1}\n')
+        assert inputs.ready()
+        assert next(texts) == "b"
+        assert inputs.ready()
+        assert list(texts) == []
+        assert str(inputs.error) == 'stdin:6: "q" is a number (1), not a string'
+        assert inputs.blank == 3
+        plain = reader.Inputs("-", None)  # an empty line is an input
+        os.write(writing, b"\n")
+        assert plain.ready()
+        os.close(writing)
+        assert list(plain) == [""]
+    finally:
+        os.close(reading)
 
 
 def test_generate_reader_that_leaves_ends_it_quietly(run: Path, tmp_path: Path) -> None:
