@@ -126,7 +126,7 @@ def _describe_opening(
 
 def read_name(checkpoint: Path) -> str:
     """Return the name in the recipe of a run's checkpoint; empty of any other directory."""
-    run = checkpoint.resolve().parents[1]
+    run = checkpoint.resolve().parent.parent
     if not (run / RECIPE).is_file() or not (checkpoint / files.MANIFEST).is_file():
         return ""
     settings = yaml.read((run / RECIPE).read_bytes(), str(run / RECIPE)).data
@@ -135,7 +135,7 @@ def read_name(checkpoint: Path) -> str:
 
 def _describe_history(checkpoint: Path) -> list[str]:
     """Return how the model of a run's checkpoint came to be."""
-    run = checkpoint.resolve().parents[1]
+    run = checkpoint.resolve().parent.parent
     state = read_json(files.training_file(checkpoint)).get("state", {})
     step, tokens = state.get("step", 0), state.get("tokens", 0)
     parts = []

@@ -77,6 +77,10 @@ def _card_of(saved: Path, out: Path) -> str:
     return (out / "README.md").read_text("utf-8")
 
 
+def test_directory_below_the_root_is_of_no_run() -> None:
+    assert model_card.read_name(Path("/model")) == ""
+
+
 def test_card_tells_how_the_model_came_to_be(runs: Runs, tmp_path: Path) -> None:
     saved = runs.tuned("roberta", "classes", "classify.{}.tsv", CLASSES, steps=2)
     card = _card_of(saved, tmp_path / "out")
