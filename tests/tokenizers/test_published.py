@@ -1,6 +1,7 @@
 """Tokenizers as families publish them: the ids are transformers', and SentencePiece's own."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -243,10 +244,16 @@ def test_added_tokens_have_the_ids_of_transformers(tmp_path: Path) -> None:
         with pytest.raises(FileError, match=rf"added token '\[X\]' has the id {number}; with voc"):
             tokenizer_files.load(tmp_path)
     (tmp_path / "added_tokens.json").unlink()
-    tokens = {"5": "x"}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"added_tokens_decoder": tokens}))
-    with pytest.raises(FileError, match=r"'x' among the added tokens is no token"):
-        tokenizer_files.load(tmp_path)
+    damaged: list[tuple[dict, str]] = [
+        ({"added_tokens_decoder": {"5": "x"}}, "'x' among the added tokens is no token"),
+        ({"added_tokens_decoder": {"5": {"content": ["x"]}}}, "{'content': ['x']} among the"),
+        ({"additional_special_tokens": [["x"]]}, "{'content': ['x']} among the"),
+        ({"cls_token": {"content": ["x"]}}, "cls_token is ['x']; kind wordpiece has [CLS]"),
+    ]
+    for settings, said in damaged:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        with pytest.raises(FileError, match=re.escape(said)):
+            tokenizer_files.load(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
@@ -271,6 +278,11 @@ def test_added_tokens_that_tokenizer_json_lacks_have_the_ids_of_transformers(
     both = theirs(text, add_special_tokens=False, split_special_tokens=True).input_ids
     assert tokenizer.encode(text) == both
     assert size in both
+    whole = settings["added_tokens_decoder"]
+    settings["added_tokens_decoder"] = {**whole, "5": {"content": ["x"]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(FileError, match=r"\['x'\]\} among the added tokens is no token"):
+        tokenizer_files.load(tmp_path)
     settings["added_tokens_decoder"] = {str(size + 7): {"content": "[ENT]", "special": True}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     with pytest.raises(

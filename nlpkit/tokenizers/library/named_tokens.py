@@ -99,10 +99,12 @@ def add_tokens(library: Library, settings: JsonMapping, file: Path) -> None:
     if not isinstance(found, dict):
         path = file.parent / _ADDED
         numbers = read_json(path) if path.is_file() else {}
-        special = {written(each) for role, each in settings.items() if role.endswith("_token")}
+        roles = [written(each) for role, each in settings.items() if role.endswith("_token")]
+        special = {each for each in roles if isinstance(each, str)}
         for role in ("additional_special_tokens", "extra_special_tokens"):
             more = settings.get(role)
-            special |= {written(each) for each in more} if isinstance(more, list) else set()
+            for each in more if isinstance(more, list) else ():
+                special.add(_make_token({"content": written(each)}, file.parent)[0].content)
         found = {
             str(number): {"content": token, "special": token in special}
             for token, number in numbers.items()
@@ -134,7 +136,7 @@ def add_missing(library: Library, settings: JsonMapping, file: Path) -> bool:
     missing = {
         number: each
         for number, each in (found.items() if isinstance(found, dict) else ())
-        if written(each) not in there
+        if _make_token(each, file.parent)[0].content not in there
     }
     add_tokens(library, {"added_tokens_decoder": missing}, file)
     return bool(missing)
