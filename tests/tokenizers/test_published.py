@@ -127,6 +127,21 @@ def test_spaces_at_the_ends_of_lines_are_kept_as_in_sentencepiece(
         assert [tokenizer.token(i) for i in tokenizer.encode(text)] == pieces, text
 
 
+@pytest.mark.parametrize(
+    ("name", "layout", "shown"), [("lines", "t5", "a A b"), ("llama", "llama", "a <0x41> b")]
+)
+def test_byte_that_is_written_in_a_text_has_the_ids_of_transformers(
+    name: str, layout: str, shown: str, model: Callable[[str], Path], tmp_path: Path
+) -> None:
+    _, file, made, _ = LAYOUTS[layout]
+    path = _directory(tmp_path / "x", model(name), file, {"tokenizer_class": made})
+    _, tokenizer = tokenizer_files.load(path)
+    theirs = getattr(transformers, made).from_pretrained(path)
+    ids = tokenizer.encode("a <0x41> b")
+    assert ids == theirs("a <0x41> b", add_special_tokens=False).input_ids
+    assert tokenizer.decode(ids) == shown  # SentencePiece: characters also with unigrams
+
+
 def test_what_albert_and_xlnet_do_before_is_transformers_own(
     model: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -2,7 +2,8 @@
 
 The file is a message of protocol buffers (protobuf.dev/programming-guides/encoding), ModelProto of
 github.com/google/sentencepiece, src/sentencepiece_model.proto. Text is normalized, cut and encoded
-as there: a control token that is written in a text is characters, and so is a byte.
+as there: a control token that is written in a text is characters. So is a byte, such as `<0x41>`,
+of BPE; unigrams with bytes take the piece of that name, as in transformers.
 """
 
 import struct
