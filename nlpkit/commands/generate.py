@@ -120,11 +120,14 @@ def command(
     for name, why in settings.without_effect().items():
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
+    from nlpkit.contracts.abilities import Filling
     from nlpkit.generate.texts import Writer
 
     opened = open_as_asked(checkpoint, common, log, common.precision)
     objective = _of_conversations(opened) if lines.chat else opened.objective
     writer = Writer(opened.model, opened.tokenizer, objective, settings)
+    if not (settings.is_default("blank") or isinstance(objective, Filling)):
+        log.warn("--blank: has no effect with a model that fills in no blanks")
     if inputs.is_terminal:
         log.info("one input a line; Ctrl-D ends")
     echo = lines.echo

@@ -61,6 +61,7 @@ def command(run: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tupl
             ["--length-penalty-form: has no effect without --beam"],
         ),
         (("--top-k", "2", "--seed", "3"), []),
+        (("--blank", "<x>"), []),
         (("--repetition-penalty", "2", "--repetition-window", "3"), []),
         (("--repetition-window", "3"), ["--repetition-window: has no effect without "
                                         "--repetition-penalty"]),

@@ -276,8 +276,11 @@ def test_run_answers_conversations(
     assert "input 5: not JSON" in shown.err
     with monkeypatch.context() as patched:  # a terminal: a conversation is not echoed
         patched.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-        assert cli.run([*verb, "--chat", "--max-new-tokens", "8"]) == 0
-    assert capsys.readouterr().out == shown.out
+        assert cli.run([*verb, "--chat", "--max-new-tokens", "8", "--blank", "<x>"]) == 0
+    again = capsys.readouterr()
+    assert again.out == shown.out
+    assert "--blank: has no effect with a model that fills in no blanks" in again.err
+    assert "no effect" not in shown.err
     opened = open_checkpoint(tmp_path / "run", device="cpu")
     theirs = AutoTokenizer.from_pretrained(opened.path)
     asked = theirs.apply_chat_template(talk[0][:1], add_generation_prompt=True, return_dict=True)
