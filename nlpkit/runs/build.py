@@ -85,8 +85,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
         init_from.load_weights(part, model, old, vocab_size)
     if part.outputs:
         head = part.head.add(model, part.config.state_size, part.outputs, part.head_dropout)
-        # The output layer is kept only if the task is the same.
-        if part.same_task and (kept := pop_head(dict(old))):
+        if kept := pop_head(dict(old)):  # that of another task is dropped by `compare_heads`
             head.load_state_dict(kept)
     if part.lora is not None:
         from nlpkit.models import lora
@@ -122,6 +121,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     text = TrainingText(resolved, inputs[0], train_part, cache, callbacks)
     tokenizer = build_tokenizer(text, part, run_path)
     objective = bind_objective(resolved, tokenizer, part, inputs[0], train_part)
+    if part.new_head:
+        callbacks.note(part.new_head)
 
     def build_part(inputs: list[Input], which: Part) -> Corpus | TaskDataset:
         if isinstance(objective, Task):
@@ -228,8 +229,7 @@ def _set_head(resolved: Resolved, part: ModelPart, objective: Task) -> None:
     if part.source:
         from nlpkit.runs import init_from
 
-        notes = objective_notes(resolved, objective)
-        part.same_task = init_from.is_same_task(part.source, notes)
+        init_from.compare_heads(part, objective_notes(resolved, objective))
 
 
 def _with_preprocessor(objective: Any, settings: Any, source: Path) -> Any:

@@ -1,9 +1,8 @@
 """The model and the tokenizer of a run with `init_from`: those of a checkpoint."""
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -30,7 +29,7 @@ from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.formats.rows import resize_embeddings
-from nlpkit.models.layers.head import PREFIX, pop_head
+from nlpkit.models.layers.head import HEAD, PREFIX, pop_head
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
@@ -41,6 +40,8 @@ from nlpkit.runs.build import for_objective
 from nlpkit.runs.run import ModelPart
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
+# Settings of tasks that decide what the rows of the output layer are.
+_OF_OUTPUTS = ("name", "labels", "regression", "head")
 _NO_ADAPTERS = "adapters are saved without such tensors; train the whole model first"
 
 
@@ -298,9 +299,38 @@ def load_weights(
     model.load_state_dict(absent | resized)
 
 
-def is_same_task(source: Path, new: Any) -> bool:
-    """Return whether a checkpoint is of the same task; it may lack settings that came later."""
-    old = any_layout.read_notes(source).get("objective")
-    if isinstance(old, dict) and isinstance(new, dict):
-        return all(new.get(name) == value for name, value in old.items())
-    return bool(old == new)
+def compare_heads(part: ModelPart, new: JsonMapping) -> None:
+    """Drop the output layer of `init_from` if its outputs are not those of a task; say so.
+
+    A checkpoint may lack settings that came later. Any setting of a task that is not shipped may
+    decide its outputs. Without notes, the class in `config.json` tells the task, and `id2label` its
+    labels.
+    """
+    if part.source is None or not part.start or HEAD not in part.start:
+        return
+    old = any_layout.read_notes(part.source).get("objective")
+    if isinstance(old, dict):
+        every = "." in new["name"]
+        named = [name for name in old if every or name in _OF_OUTPUTS]
+        differ = ", ".join(name for name in named if new.get(name) != old[name])
+    else:
+        differ = "" if old is None and _has_outputs(part, new.get("labels")) else "classes"
+    if differ:
+        pop_head(part.start)
+        part.new_head = (
+            f"init_from: {part.source}: its trained output layer is not used, a new one begins at "
+            f"random: the {differ} of its task and of this one differ"
+        )
+
+
+def _has_outputs(part: ModelPart, labels: Sequence[str] | None) -> bool:
+    """Return whether a checkpoint without notes has the layer of the part's task and its labels."""
+    assert part.source is not None
+    assert part.start is not None
+    settings = hf_layout.read_if_there(part.source / "config.json")
+    head = part.module().TASK_HEADS.get(part.head_kind)
+    if head is None or not head.is_of(settings.get("architectures") or ()):
+        return False
+    named = {str(number): label for number, label in enumerate(labels or ())}
+    is_named = labels is None or settings.get("id2label") == named
+    return is_named and len(part.start[HEAD]) == part.outputs

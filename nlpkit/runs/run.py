@@ -91,7 +91,7 @@ class ModelPart:
     outputs: int = 0  # of the task's output layer; 0: there is none
     head_kind: str = SEQUENCE  # the kind of task of that layer, which decides its name on disk
     head_dropout: float = 0.0
-    same_task: bool = False  # whether `init_from` was trained for the same task
+    new_head: str = ""  # why that of `init_from` is not kept, if it has one
     # Makes the layers of the objective; None: it has none, or is not bound yet.
     objective_heads: Callable[[], Mapping[str, nn.Module]] | None = None
     lora: LoraConfig | None = None

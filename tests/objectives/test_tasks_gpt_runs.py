@@ -5,12 +5,16 @@ What a checkpoint holds, against transformers and scikit-learn; resume.
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from nlpkit import recipe
+from nlpkit.data.store import Callbacks
+from nlpkit.runs import build
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
 from tests._tiny_tasks import CLASSES, rows_of, start, task
@@ -79,6 +83,35 @@ def test_checkpoint_logits_are_those_of_transformers(classes) -> None:
     with torch.no_grad():
         ours = opened.model.head(opened.model((len(ids),), input_ids=ids)[-1:])
         assert torch.allclose(ours, theirs(ids[None]).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sets", "differ"),
+    [
+        (["objective.max_length=30", "objective.dropout=0.3", "objective.lm_weight=0"], ""),
+        (["objective.labels=[good, bad, so so]"], "labels"),
+        (["objective.name=similarity", "objective.text_a=text", "objective.text_b=text"], "name"),
+    ],
+)
+@pytest.mark.parametrize("has_notes", [True, False])
+def test_output_layer_is_kept_where_its_outputs_are_the_same(
+    classes, tmp_path, sets: list[str], differ: str, has_notes: bool
+) -> None:
+    start = shutil.copytree(classes[1], tmp_path / "start")
+    if not has_notes:
+        for name in ("nlpkit.json", "manifest.json"):
+            (start / name).unlink()
+        differ = {"name": "", "labels": "classes"}.get(differ, differ)  # id2label alone tells
+    path = task(tmp_path, "classes", CLASSES, classes[0])
+    resolved = recipe.load(str(path), [f"init_from={start}", *sets])
+    part, notes = build.model_part(resolved), list[str]()
+    data = build.build_data(resolved, part, tmp_path / "run", Callbacks(note=notes.append))
+    model = build.build_model(part, data.vocab_size, "math")
+    before = open_checkpoint(classes[1], device="cpu").model.head.weight
+    assert torch.equal(model.head.weight, before) is not bool(differ)
+    told = [note for note in notes if "output layer" in note]
+    assert bool(told) is bool(differ)
+    assert all(f"the {differ} of its task" in note for note in told)
 
 
 @pytest.mark.slow
