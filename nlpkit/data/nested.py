@@ -37,16 +37,22 @@ def expand_rows(read: Rows, path: str | None, history: int | None) -> Rows:
             yield line, values
             continue
         try:
-            for found in _rows(values, steps, {}, history):
-                yield found.line or line, dict(found)
+            for place, found in _rows(values, steps, {}, history):
+                if isinstance(found, RowError):
+                    yield place or line, RowError(f"data.rows: {path}: {found.what}")
+                else:
+                    yield place or line, dict(found)
         except RowError as error:
             yield line, RowError(f"data.rows: {path}: {error.what}")
 
 
 def _rows(
     value: object, steps: list[str], around: JsonMapping, history: int | None
-) -> Iterator[ObjectWithLine]:
-    """Yield the rows below a value; `around` are the values of the objects around it."""
+) -> Iterator[tuple[int, ObjectWithLine | RowError]]:
+    """Yield line and values of the rows below a value, or the error of an entry that has none.
+
+    `around` are the values of the objects around it.
+    """
     step, *later = steps
     named = _name_values(value)
     line = getattr(value, "line", 0)
@@ -62,12 +68,15 @@ def _rows(
         entries = found if isinstance(found, list) else [found]
     for number, entry in enumerate(entries):
         if later:
-            yield from _rows(entry, later, around, history)
+            try:
+                yield from _rows(entry, later, around, history)
+            except RowError as error:
+                yield getattr(entry, "line", line), error
         elif number or history is None:
             row = _row(entry, step, around, line)
             if history is not None:
                 row[BEFORE] = entries[max(number - history, 0) : number]
-            yield row
+            yield row.line, row
 
 
 def _row(entry: object, step: str, around: JsonMapping, line: int) -> ObjectWithLine:

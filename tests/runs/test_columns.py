@@ -444,6 +444,21 @@ def test_path_that_does_not_fit_is_one_line(
     assert said in str(caught.value)
 
 
+def test_wrong_entry_is_skipped_alone_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    parts = [{"qs": ["a"]}, 7, {"q": ["x"]}, {"qs": ["b"]}]
+    path.write_text(json.dumps({"parts": parts}) + "\n")
+    config = DataConfig(train=[str(path)], rows="parts.qs", on_error="skip")
+    inputs, _ = find_inputs(config, None, tmp_path)
+    counts = Counts()
+    rows = list(read_rows(inputs, config, (), counts))
+    assert [row.values["qs"] for row in rows] == ["a", "b"]
+    assert [bad.what for bad in counts.first_bad] == [
+        "data.rows: parts.qs: a number (7), not an object or an array",
+        'data.rows: parts.qs: no "qs", did you mean q?; it has: q',
+    ]
+
+
 def test_json_that_is_jsonl_says_so_and_the_other_way_round(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"text": "x"}\n{"text": "y"}\n')
     with pytest.raises(DataError, match=r"a.json:2: broken JSON .* are data.format: jsonl"):
