@@ -144,6 +144,10 @@ class Config(FrozenConfig):
     workers: Workers | None = Field(None, ge=1, description="processes that tokenise; default: all")
     cache: Name | None = Field(None, description="directory of the tokenised data")
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        return {} if self.valid_fraction else {"valid_group": "without valid_fraction"}
+
     @model_validator(mode="after")
     def _check(self) -> "Config":
         if self.valid and self.valid_fraction:

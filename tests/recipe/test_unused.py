@@ -122,6 +122,13 @@ def test_no_shipped_recipe_has_a_setting_without_effect() -> None:
     assert {name: load(name).warnings for name in packaged()} == dict.fromkeys(packaged(), ())
 
 
+def test_group_of_rows_of_which_none_are_held_out_is_warned_of() -> None:
+    (said,) = load("gpt1_classify", ["data.valid_group=text"]).warnings
+    assert said == "--set data.valid_group: has no effect without valid_fraction"
+    sets = ["data.valid_group=text", "data.valid_fraction=0.1"]
+    assert load("gpt1_classify", sets).warnings == ()
+
+
 def test_threshold_of_questions_that_have_an_answer_is_warned_of() -> None:
     (line,) = load("bert_qa", ["objective.null_threshold=1.5"]).warnings
     assert line.startswith("--set objective.null_threshold: has no effect without no_answer: true")
