@@ -13,8 +13,10 @@ from nlpkit.runs.vocabulary import TrainingText
 def are_rows(text: TrainingText) -> bool:
     """Return whether the files of a task are read by rows, not as documents."""
     data = text.resolved.recipe.data
-    found = {file.format for entry in text.inputs for file in entry.files}
-    if "parallel" not in found and data.text_key == "text" and "text" not in text.columns:
+    files = [file for entry in text.inputs for file in entry.files]
+    found = {file.format for file in files}
+    is_named = data.text_key != "text" or all(file.text_key for file in files)
+    if "parallel" not in found and not is_named and "text" not in text.columns:
         return True  # rows that have their texts in other columns
     return data.rows is not None or not any(formats.documents(each) == "lines" for each in found)
 

@@ -67,7 +67,7 @@ class TrainingText:
             ],
             "data": data.model_dump(mode="json", include=decide),
             "part": [self.part, data.valid_fraction, *filter(None, [data.valid_group])],
-        } | ({"rows": [self.objective.name, *self.columns]} if self.columns else {})
+        } | ({"task": [self.objective.name, *self.columns]} if self.columns else {})
 
     def texts(self, counts: Counts) -> Iterator[str]:
         """Yield the documents; or the texts of a task's rows, where these are no documents."""

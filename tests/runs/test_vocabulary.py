@@ -298,6 +298,21 @@ def test_tokenizer_of_rows_is_not_taken_for_that_of_documents(tmp_path: Path) ->
     assert {*keys[0]} < {*keys[1]}  # those of running text are as before
 
 
+def test_key_of_every_source_is_what_the_tokenizer_of_a_task_reads(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text('{"label": "no", "q": "who"}\n' * 2)
+    one, two = (f"files: {tmp_path}/{name}.jsonl" for name in ("a", "b"))
+    for train, expected in (
+        (f"[{{{one}, text_key: q}}, {{{two}, text_key: q}}]", ["who"] * 4),
+        (f"[{{{one}, text_key: q}}, {{{two}}}]", ["no", "who"] * 4),  # one has its rows' texts
+    ):
+        sets = [f"data.train={train}", "data.valid=[]", "objective.text=q"]
+        resolved = recipe.load("gpt1_classify", sets)
+        inputs, _ = find_inputs(resolved.recipe.data, None, tmp_path)
+        text = TrainingText(resolved, inputs, "all", tmp_path, Callbacks())
+        assert [*text.texts(Counts())] == expected
+
+
 @pytest.mark.parametrize(
     ("damage", "what"),
     [
