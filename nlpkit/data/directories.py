@@ -3,6 +3,7 @@
 Names are found in the order of their paths. Nothing is downloaded, and no script is run.
 """
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -30,7 +31,7 @@ def find_all(pattern: str, base: Path | None, form: str) -> tuple[list[Named], s
     """
     folder, name = _folder(pattern, base)
     with file_errors(pattern):
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = sorted(path for path in _walk(folder) if path.is_file())
     taken: list[str] = []
     left: list[str] = []
     for path in files:
@@ -49,6 +50,22 @@ def find_all(pattern: str, base: Path | None, form: str) -> tuple[list[Named], s
         f"; not taken: {len(left):,} ({name_first(left)})" if left else "; nothing else is in it"
     )
     return [(folder / inner, f"{name}/{inner}") for inner in taken], note
+
+
+def _walk(folder: Path) -> list[Path]:
+    """Return what lies below a folder, also behind links; each directory once, at its own place."""
+    found: list[Path] = []
+    places, walked = [folder], set[str]()
+    for start in places:  # linked directories are added behind
+        for place, inner, names in os.walk(start):
+            real = os.path.realpath(place)
+            if real in walked:
+                inner.clear()
+                continue
+            walked.add(real)
+            found += [Path(place, name) for name in names]
+            places += [path for name in sorted(inner) if (path := Path(place, name)).is_symlink()]
+    return found
 
 
 def _ending(name: str) -> str:
@@ -90,7 +107,18 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
     found = [(path, f"{name}/{path.relative_to(folder).as_posix()}") for path in files]
     shorts = name_first([path.relative_to(folder).as_posix() for path in files])
     many = number_of(len(files), "files")
-    return found, f"{pattern}, split {split}: {many} taken ({shorts}){remark}"
+    lacking = "" if is_saved else _lacking_shards(files)
+    return found, f"{pattern}, split {split}: {many} taken ({shorts}){lacking}{remark}"
+
+
+def _lacking_shards(files: list[Path]) -> str:
+    """Return how many shards are there, if their names tell of more."""
+    there = Counter[tuple[str, int]]()
+    for path in files:
+        if match := re.search("-[0-9]{3,}-of-([0-9]{3,})", path.name):
+            there[str(path.with_name(path.name[: match.start()])), int(match[1])] += 1
+    lacking = [f"{has:,} of {number:,}" for (_, number), has in there.items() if has < number]
+    return f"; its shards are incomplete: {name_first(lacking)} there" if lacking else ""
 
 
 def _folder(pattern: str, base: Path | None) -> Named:

@@ -180,6 +180,20 @@ def test_keys_of_old_stores_are_those_of_earlier_versions() -> None:
         assert describe_reading(source.files[0], config) == none | expected
 
 
+def test_row_of_csv_that_is_not_utf8_is_skipped_alone() -> None:
+    Path("a.csv").write_bytes(b'text,b\none,1\n"x\n\xff",2\ntwo,3\n')
+    counts = Counts()
+    assert _read("a.csv", counts=counts, on_error="skip") == ["one", "two"]
+    assert [(bad.line, bad.what) for bad in counts.first_bad] == [
+        (4, "byte 1 is not UTF-8 (0xff)"),
+    ]
+    with pytest.raises(DataError, match=r"^a.csv:4: byte 1 is not UTF-8"):
+        _read("a.csv")
+    Path("b.csv").write_bytes(b"te\xfft\none\n")
+    with pytest.raises(DataError, match=r"^b.csv:1: byte 3 is not UTF-8"):
+        _read("b.csv", on_error="skip")
+
+
 def test_text_of_rows_is_held_out_as_that_of_lines() -> None:
     _write("a.jsonl", "".join(json.dumps({"text": f"t{n}"}) + "\n" for n in range(40)))
     _write("a.csv", "text\n" + "".join(f"t{n}\n" for n in range(40)))
@@ -209,6 +223,16 @@ def test_directory_gives_what_can_be_read_and_says_what_it_leaves() -> None:
         _read("c")
     with pytest.raises(UsageError, match="is named twice"):
         _read("c/", "c/b.txt")
+
+
+def test_directory_is_read_with_the_directories_that_are_linked_in_it_each_once() -> None:
+    _write("c/b/x.txt", "one\n")
+    _write("elsewhere/deep/y.txt", "two\n")
+    Path("c/a").symlink_to("b")  # is read as b
+    Path("c/d").symlink_to("../elsewhere")
+    Path("elsewhere/deep/up").symlink_to("..")
+    assert _read("c/") == ["one", "two"]
+    assert _notes("c/") == ["c/: 2 files taken (2 .txt); nothing else is in it"]
 
 
 def test_directory_without_text_says_what_is_there() -> None:
@@ -349,6 +373,16 @@ def test_data_sets_in_one_directory_are_not_mixed() -> None:
     _write("ocnli/train.json", JSONL)
     _write("ocnli/train.3k.json", JSONL)
     assert _notes({"hf": "ocnli"}) == ["ocnli, split train: 1 file taken (train.json)"]
+
+
+def test_data_set_with_a_part_of_its_shards_says_how_many_there_are() -> None:
+    _write("ds/train-00000-of-00002.jsonl", JSONL)
+    _write("ds/test-00000-of-00001.jsonl", JSONL)
+    said = "1 file taken (train-00000-of-00002.jsonl); its shards are incomplete: 1 of 2 there"
+    assert _notes({"hf": "ds"}) == [f"ds, split train: {said}"]
+    assert "shards" not in _notes({"hf": "ds", "split": "test"})[0]
+    _write("ds/train-00001-of-00002.jsonl", JSONL)
+    assert "incomplete" not in _notes({"hf": "ds"})[0]
 
 
 def test_parquet_of_a_hub_copy_is_read_by_its_names() -> None:

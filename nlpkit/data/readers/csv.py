@@ -64,11 +64,22 @@ def decode_lines(file: TextFile) -> Iterator[str]:
 
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
     csv.field_size_limit(sys.maxsize)  # by default, a cell of 131,072 characters is an error
-    reader = csv.reader((line + "\n" for line in decode_lines(file)), strict=True)
+    wrong: list[tuple[int, RowError]] = []  # lines of the next row that are not UTF-8
+
+    def texts() -> Iterator[str]:
+        for number, raw in enumerate(lines(file), 1):
+            try:
+                yield decode(raw) + "\n"
+            except RowError as error:
+                wrong.append((number, error))
+                yield raw.decode("utf-8", "replace") + "\n"
+
+    reader = csv.reader(texts(), strict=True)
     begin = 1
     try:
         for cells in reader:
-            yield begin, cells
+            yield wrong[0] if wrong else (begin, cells)
+            wrong.clear()
             begin = reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{file.name}:{begin}: not csv: {error}") from error
