@@ -93,8 +93,11 @@ def write(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
     # The run may have been killed just before the pointers were set.
     if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
         files.set_pointer(path, "latest", checkpoint.path)
+        best = files.checkpoint_path(path, state.best_step)
         if state.best_step == checkpoint.step:
             files.set_pointer(path, "best", checkpoint.path)
+        elif (best / files.MANIFEST).is_file():  # a damaged one may have been the best since
+            files.set_pointer(path, "best", best)
         if state.is_stable_end(run.settings):
             files.set_pointer(path, files.STABLE, checkpoint.path)
 

@@ -457,6 +457,23 @@ def test_sealed_checkpoint_of_infinite_weights_gives_way_to_the_last_finite_one(
     assert _same_bits(place, files.read_pointer(run, "latest"))
 
 
+def test_best_checkpoint_is_linked_again_where_a_damaged_one_was_the_best(tmp_path: Path) -> None:
+    path, run = _tiny.write(tmp_path, documents=30), tmp_path / "run"
+    sets = ("train.steps=3", "train.save_every=1", "train.eval_every=3", "train.keep=1")
+    _tiny.pretrain(path, run, *sets, "train.keep=9")
+    for name in ("step-00000003", "step-00000002"):
+        checkpoint = run / "checkpoints" / name
+        text = files.training_file(checkpoint).read_text("utf-8")
+        state = json.loads(text)["state"] | {"best_step": 1, "best_value": 0.0}
+        text = json.dumps(json.loads(text) | {"state": state})
+        _tiny.reseal(checkpoint, files.training_file(checkpoint).name, text)
+    files.set_pointer(run, "best", checkpoint.with_name("step-00000003"))
+    (checkpoint.with_name("step-00000003") / "config.json").unlink()
+    _tiny.pretrain(path, run, *sets, allow_change=True)
+    assert [c.step for c in files.list_checkpoints(run)] == [3, 1]
+    assert files.read_pointer(run, "best") == files.checkpoint_path(run, 1).resolve()
+
+
 def test_run_of_infinite_checkpoints_alone_is_an_error_that_says_so(
     whole, stopped, tmp_path: Path
 ) -> None:
