@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from nlpkit import registry
-from nlpkit.checkpoints import hf_layout, tokenizer_files
+from nlpkit.checkpoints import hf_layout, integrity, tokenizer_files
 from nlpkit.checkpoints.hf_model import find_family
-from nlpkit.disk import file_sha256, read_json
+from nlpkit.disk import read_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
@@ -193,7 +193,7 @@ def hash_base(path: Path) -> str:
     elif find_original(path) is not None:
         problem = "is not in transformers' layout; convert it first"
     else:
-        return _hash_weights(path)
+        return integrity.hash_weights(hf_layout.list_weights(path))
     raise UsageError(f"lora: {path} {problem}: nlpkit convert {path} DIR")
 
 
@@ -219,11 +219,11 @@ def _find_base(directory: Path, adapter: JsonMapping) -> Path:
             f"nlpkit convert {base} DIR"
         )
     base_hash = hf_layout.read_notes(directory).get("base")
-    if base_hash is not None and base_hash != _hash_weights(base):
+    if base_hash is not None and not is_base(base, base_hash):
         raise FileError(f"{directory}: {base} is not the model that these adapters were trained on")
     return base
 
 
-def _hash_weights(directory: Path) -> str:
-    """Return a SHA-256 over the weights of a checkpoint directory."""
-    return file_sha256(*hf_layout.list_weights(directory))
+def is_base(path: Path, base_hash: object) -> bool:
+    """Return whether a checkpoint directory is the base whose hash adapters store."""
+    return integrity.has_hash(hf_layout.list_weights(path), base_hash)

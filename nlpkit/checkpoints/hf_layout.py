@@ -87,7 +87,10 @@ def _named_folders(settings: JsonMapping, directory: Path) -> list[str]:
 
 
 def list_weights(directory: Path) -> list[Path]:
-    """Return the files of weights that are read: safetensors, or else those of torch."""
+    """Return the files of weights: safetensors, or else those of torch.
+
+    Also those that a resumed run alone reads, except the state of optimizers.
+    """
     files = (path for path in directory.glob("*.safetensors") if path.name != OPTIMIZER_STATE)
     return sorted(files) or sorted(directory.glob("pytorch_model*.bin"))
 

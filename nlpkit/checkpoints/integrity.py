@@ -2,12 +2,14 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath
 
 from nlpkit.checkpoints.files import (
+    EVALUATED,
     MANIFEST,
     OPTIMIZER_STATE,
+    TRAINED,
     TRAINING,
     Checkpoint,
     describe,
@@ -18,6 +20,22 @@ from nlpkit.checkpoints.files import (
 from nlpkit.disk import file_sha256, name_path_in_errors, sync, write_json
 from nlpkit.errors import FileError
 from nlpkit.plural import all_of, number_of
+
+# What only a resumed run reads; it may be deleted from a checkpoint.
+RESUME_ONLY = (TRAINING, EVALUATED, OPTIMIZER_STATE, TRAINED)
+
+
+def hash_weights(paths: Sequence[Path]) -> str:
+    """Return the SHA-256 over the files of a model, without those that may be deleted."""
+    return file_sha256(*(path for path in paths if path.name not in RESUME_ONLY))
+
+
+def has_hash(paths: Sequence[Path], sha256: object) -> bool:
+    """Return whether the files of a model have a hash.
+
+    In earlier versions, those of `paths` that may be deleted were part of it.
+    """
+    return sha256 == hash_weights(paths) or sha256 == file_sha256(*paths)
 
 
 def find_corruption(path: Path) -> str | None:
@@ -44,7 +62,7 @@ def _find_problem(path: Path, resumable: bool) -> str | None:
             return f"it is step {manifest['step']} by its {MANIFEST}, copied to this name"
         for name, entry in files.items():
             target = path / name
-            if name in state and not resumable:
+            if name in RESUME_ONLY and not resumable:
                 continue
             if not is_inside(name):
                 return f"{MANIFEST} names {name!r}, which is outside the checkpoint"

@@ -74,7 +74,7 @@ def load(run: Path, out: Path, status: JsonMapping, should_stop: Callable[[], No
         changes |= {"train.gradient_checkpointing": True} if fitted[1] else {}
     if start := status.get("source"):
         path = Path(start["path"])
-        if not path.exists() or init_from.describe_source(path)["sha256"] != start["sha256"]:
+        if not init_from.is_source(path, start["sha256"]):
             raise FileError(f"{path}: missing, or not the weights on which {run} starts (SHA-256)")
         changes["init_from"] = str(path)
     return recipe.load(

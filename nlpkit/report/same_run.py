@@ -5,7 +5,7 @@ files of each checkpoint that both have. What measures time or memory is left ou
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,8 +74,11 @@ def compare(there: Path, here: Path, steps: int | None = None) -> Comparison:
         last = max(ends) if new.status.get("finished") else min(ends)
     saved = [{each.step: each.path for each in files.list_checkpoints(p)} for p in (there, here)]
     common = sorted(step for step in saved[0].keys() & saved[1].keys() if step <= last)
+    stateless = {
+        step for step in common for p in saved if not files.training_file(p[step]).is_file()
+    }
     values = [
-        _list_figures(run, last) | _list_saved({step: paths[step] for step in common})
+        _list_figures(run, last) | _list_saved({step: paths[step] for step in common}, stateless)
         for run, paths in zip(runs, saved, strict=True)
     ]
     found = [
@@ -120,13 +123,18 @@ def _flatten(record: JsonMapping) -> JsonObject:
     return {dotted(k): value_at(record, k) for k in flatten(record) if k[0] not in TIME_KEYS}
 
 
-def _list_saved(checkpoints: Mapping[int, Path]) -> Figures:
-    """Return the hashes and the state that checkpoints have, without times."""
+def _list_saved(checkpoints: Mapping[int, Path], stateless: Collection[int]) -> Figures:
+    """Return the hashes and the state that checkpoints have, without times.
+
+    Steps in `stateless` have none in one of the runs.
+    """
     found: Figures = {}
     for step, path in checkpoints.items():
         manifest = json.loads((path / files.MANIFEST).read_text("utf-8"))["files"]
         for name in sorted(manifest.keys() - _NOT_HASHED):
             found[step, f"{path.name}/{name}", _HASH] = manifest[name]["sha256"]
+        if step in stateless:
+            continue
         state = json.loads(files.training_file(path).read_text("utf-8"))["state"]
         for name in state.keys() - {"times"}:
             found[step, f"{path.name}/{files.TRAINING}", name] = state[name]

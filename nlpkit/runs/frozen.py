@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import registry
-from nlpkit.checkpoints import files
+from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.tokenizer_files import reads_alike
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
-from nlpkit.disk import file_sha256, user_path
+from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, fit
@@ -36,6 +36,10 @@ class Frozen:
     def place(self) -> str:
         """The name of the model, with the number of its objective."""
         return ".".join(map(str, (*self.objective, self.name)))
+
+    def has_hash(self, sha256: object) -> bool:
+        """Return whether its hash is this, or was in an earlier version."""
+        return sha256 == self.sha256 or integrity.has_hash(_list_files(self.checkpoint), sha256)
 
 
 def find(resolved: Resolved) -> list[Frozen]:
@@ -94,10 +98,15 @@ def named(resolved: Resolved, frozen: Sequence[Frozen]) -> Resolved:
 
 def _describe(number: tuple[int, ...], name: str, path: Path, is_base: bool = False) -> Frozen:
     checkpoint = find_checkpoint(path)
+    sha256 = integrity.hash_weights(_list_files(checkpoint))
+    return Frozen(number, name, checkpoint, sha256, is_base)
+
+
+def _list_files(checkpoint: Path) -> list[Path]:
+    """Return the settings and the weights, also those that a resumed run alone reads."""
     endings = ("config.json", "*.safetensors", "*.bin")
     read = {each for ending in endings for each in checkpoint.glob(ending)}
-    read -= {checkpoint / files.OPTIMIZER_STATE}
-    return Frozen(number, name, checkpoint, file_sha256(*sorted(read)), is_base)
+    return sorted(read - {checkpoint / files.OPTIMIZER_STATE})
 
 
 def _number(

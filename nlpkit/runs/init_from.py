@@ -21,7 +21,6 @@ from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task
 from nlpkit.data.lines import name_first
-from nlpkit.disk import file_sha256
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import adapter_config, families, lora
@@ -91,9 +90,18 @@ def model_part(
 
 def describe_source(path: Path) -> JsonObject:
     """Return the path and the hash of the weights of a checkpoint on which a run starts."""
+    sha256 = integrity.hash_weights(_list_weights(path))
+    return {"path": str(path.absolute()), "sha256": sha256}
+
+
+def is_source(path: Path, sha256: object) -> bool:
+    """Return whether a checkpoint has the hash of the weights on which a run started."""
+    return path.exists() and integrity.has_hash(_list_weights(path), sha256)
+
+
+def _list_weights(path: Path) -> list[Path]:
     inside = [path] if path.is_file() else sorted(path.iterdir())
-    weights = [each for each in inside if each.suffix in _WEIGHTS]
-    return {"path": str(path.absolute()), "sha256": file_sha256(*weights)}
+    return [each for each in inside if each.suffix in _WEIGHTS]
 
 
 def _has_base(recipe: Recipe) -> bool:

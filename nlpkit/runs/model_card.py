@@ -136,7 +136,7 @@ def read_name(checkpoint: Path) -> str:
 def _describe_history(checkpoint: Path) -> list[str]:
     """Return how the model of a run's checkpoint came to be."""
     run = checkpoint.resolve().parent.parent
-    state = read_json(files.training_file(checkpoint)).get("state", {})
+    state = hf_layout.read_if_there(files.training_file(checkpoint)).get("state", {})
     step, tokens = state.get("step", 0), state.get("tokens", 0)
     parts = []
     if step:

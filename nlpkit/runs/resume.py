@@ -46,7 +46,7 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
     _check_optimizer(run, checkpoint.path, saved.get("optimizer", "adamw"))
     then = saved.get("frozen", {})
-    if others := [each for each in run.part.frozen if then.get(each.place) != each.sha256]:
+    if others := [each for each in run.part.frozen if not each.has_hash(then.get(each.place))]:
         raise UsageError(
             f"{checkpoint.path} was trained with another {others[0].name} than "
             f"{others[0].checkpoint}; restore it, or give --out another directory"
@@ -208,7 +208,8 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
     part = run.part
     if part.base_hash is None:
         return hf_model.from_hf(part.family, path, *hf_layout.read(path)).state
-    if hf_layout.read_notes(path).get("base") != part.base_hash:
+    stored = hf_layout.read_notes(path).get("base")
+    if stored != part.base_hash and not (part.source and any_layout.is_base(part.source, stored)):
         raise FileError(f"{path}: {part.source} is not the base of these adapters")
     from nlpkit.checkpoints import peft_layout, prompt_layout
 

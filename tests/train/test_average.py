@@ -1,6 +1,7 @@
 """Averages of the weights: by torch's own, and through saving, stopping and judging."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,16 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from nlpkit import recipe
-from nlpkit.checkpoints import files
+from nlpkit import cli, recipe
+from nlpkit.checkpoints import any_layout, files, integrity
 from nlpkit.data.store import Callbacks
+from nlpkit.disk import file_sha256
 from nlpkit.errors import UsageError
 from nlpkit.evaluate import held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
+from nlpkit.report import same_run
+from nlpkit.runs import frozen, init_from
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.train.average import Average
 from nlpkit.train.average_settings import AverageConfig
@@ -160,6 +164,30 @@ def test_training_is_that_without_an_average_and_the_saved_model_is_not(whole: P
         [each for each in _tiny.metrics(run) if "loss" in each] for run in (whole / "run", plain)
     )
     assert averaged == alone
+
+
+def test_files_that_only_a_resumed_run_reads_may_be_deleted(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole / "run", tmp_path / "run", symlinks=True)
+    saved = (run / "checkpoints/latest").resolve()
+    integrity.amend(saved, files.EVALUATED, (saved / files.TRAINING).read_text("utf-8"))
+
+    def hashes() -> list[object]:
+        teacher = frozen._describe((0,), "teacher", saved)
+        return [any_layout.hash_base(saved), init_from.describe_source(saved), teacher.sha256]
+
+    before, teacher = hashes(), frozen._describe((0,), "teacher", saved)
+    weights = [saved / "model.safetensors", saved / files.TRAINED]
+    assert any_layout.is_base(saved, file_sha256(*weights))  # as adapters of earlier versions say
+    assert teacher.has_hash(file_sha256(saved / "config.json", *weights))
+    assert init_from.is_source(saved, file_sha256(*sorted(saved.glob("*.safetensors"))))
+    for name in integrity.RESUME_ONLY:
+        (saved / name).unlink()
+    assert hashes() == before
+    assert not any_layout.is_base(saved, file_sha256(saved / "config.json"))
+    integrity.verify(saved)
+    assert cli.run(["convert", str(run), str(tmp_path / "out"), "-q"]) == 0
+    assert same_run.compare(whole / "run", run).differences == []
+    assert integrity.find_corruption(saved) is not None  # of a run that is to go on
 
 
 def test_held_out_loss_is_that_of_the_saved_model(whole: Path) -> None:
