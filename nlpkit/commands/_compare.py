@@ -17,7 +17,7 @@ from nlpkit.disk import read_json, user_path, write_json
 from nlpkit.errors import DivergedError, NlpkitError, RecipeError
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate.experiment import PART, Experiment, is_score
-from nlpkit.evaluate.suite import place
+from nlpkit.evaluate.suite import place, without_target
 from nlpkit.json_types import JsonObject
 from nlpkit.models.adapter_config import Config as Adapters
 from nlpkit.recipe import Resolved
@@ -122,7 +122,7 @@ class Runs:
         resolved = series.make(1, "seed-1").resolved
         if base is None:
             return resolved, None
-        described = self._resolve(base)[0].dump()
+        described = without_target(self._resolve(base)[0].dump())
         keys = ("init_from", "model", "attention", "tokenizer")
         sets = [f"{key}={json.dumps(described[key])}" for key in keys]
         return series.make(1, "seed-1", [*sets, "lora=null"]).resolved, resolved.recipe.lora

@@ -63,6 +63,10 @@ class Sweep:
 def list_axes(asked: Sweep) -> Axes:
     """Return the settings of the grid, the seed last."""
     axes = parse(asked.options.grid or ())
+    if "train.budget" in axes and asked.common.budget is not None:
+        raise UsageError("--budget: excludes --grid train.budget")
+    if "init_from" in axes and "--from" in asked.words:
+        raise UsageError("--from: excludes --grid init_from")
     for override in asked.common.overrides or ():
         if (key := override.partition("=")[0].strip()) in axes:
             raise UsageError(f"--set {key}: excludes --grid {key}")

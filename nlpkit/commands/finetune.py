@@ -82,8 +82,11 @@ def load_task(common: Common, recipe: str, start: Start, more: Sequence[str] = (
     if common.family is not None:
         if path is None:
             raise UsageError("--family: the recipe has no init_from; give --from CKPT")
-        section = build_section(path, common.family)
-        resolved = recipes.load(recipe, [*sets, f"model={section}"])
+        section = json.loads(build_section(path, common.family))
+        given = resolved.recipe.model
+        if given is not None and given.family is None and given.config:  # dropout rates
+            section |= given.config
+        resolved = recipes.load(recipe, [*sets, f"model={json.dumps(section)}"])
     return resolved
 
 

@@ -130,10 +130,15 @@ def _describe_model(checkpoint: Path) -> list[str]:
     from nlpkit.checkpoints import hf_layout, hf_model
     from nlpkit.checkpoints.run_directory import RECIPE
     from nlpkit.commands.finetune import build_section
+    from nlpkit.evaluate.suite import without_target
     from nlpkit.recipe import load
 
     recipe = checkpoint.parent.parent / RECIPE
     if recipe.is_file() and (run := load(str(recipe))).recipe.init_from is None:
-        return [f"{key}={json.dumps(run.dump()[key])}" for key in ("model", "attention")]
-    family = hf_model.find_family(hf_layout.read_settings(checkpoint), checkpoint)
-    return [f"model={build_section(checkpoint, family)}"]
+        told = without_target(run.dump())
+        return [f"{key}={json.dumps(told[key])}" for key in ("model", "attention")]
+    settings = hf_layout.read_settings(checkpoint)
+    family = hf_model.find_family(settings, checkpoint)
+    kinds = settings.get("nlpkit", {}).get("attention")
+    more = [f"attention={json.dumps({'layers': kinds})}"] if kinds else []
+    return [f"model={build_section(checkpoint, family)}", *more]

@@ -17,8 +17,10 @@ from nlpkit.config import FrozenConfig
 from nlpkit.data.files import expand
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, RecipeError
+from nlpkit.json_types import JsonObject
 from nlpkit.recipe import known, problems, yaml
 from nlpkit.recipe.places import Document, dotted, show_path, undotted
+from nlpkit.recipe.sections import Model
 from nlpkit.train.settings import Config
 
 _File = TypeVar("_File", bound=FrozenConfig)
@@ -110,6 +112,17 @@ class Suite(Sections):
         return limit | (source if isinstance(source, dict) else {"files": source})
 
 
+def without_target(dump: JsonObject) -> JsonObject:
+    """Return what a recipe says without `model.size` or `depth`, whose sizes are in it, too.
+
+    Else they would also decide the settings of a training on this model.
+    """
+    gone = Model.targets(dump["model"])
+    if not gone:
+        return dump
+    return dump | {"model": {k: v for k, v in dump["model"].items() if k not in gone}}
+
+
 def list_settings(
     sections: Sequence[Sections], folder: str, replaces: bool = True
 ) -> dict[str, Any]:
@@ -128,7 +141,15 @@ def list_settings(
             if (files := values.get(key)) is not None:
                 files = files if isinstance(files, list) else [files]
                 values[key] = [_place(folder, file) for file in files]
-        whole = part in values or (section == "lora" and values)
+        if section == "lora":  # {}: the defaults; null: none
+            said = [each for each in sections if section in each.model_fields_set]
+            changes |= (
+                {section: values if getattr(said[-1], section) is not None else None}
+                if said
+                else {}
+            )
+            continue
+        whole = part in values
         changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
     return changes
 

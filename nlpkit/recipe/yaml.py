@@ -23,6 +23,7 @@ MAX_DEPTH = 32
 
 # Of what is written without a tag.
 _TAGS = [f"tag:yaml.org,2002:{name}" for name in ("str", "seq", "map")]
+_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]{0,300})")
 _FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]{0,300})?\.[0-9]+|(0|[1-9][0-9]{0,300})\.?)([eE][-+]?[0-9]{1,4})?"
@@ -115,7 +116,7 @@ def _convert(node: yaml.Node, path: Path, key: tuple[int, int], document: Docume
     place = Place(whole.source, whole.order, key, mark)
     document.places[path] = place
     if isinstance(node, yaml.ScalarNode):
-        quoted = node.style is not None
+        quoted, node.value = node.style is not None, _PAIR.sub(_join, node.value)
         document.places[path] = replace(place, text=node.value, quoted=quoted)
         if "\0" in node.value:
             what = "contains a NUL character, which no setting can have"
@@ -136,6 +137,11 @@ def _convert(node: yaml.Node, path: Path, key: tuple[int, int], document: Docume
             continue
         data[name] = _convert(value, (*path, name), mark, document)
     return data
+
+
+def _join(pair: re.Match[str]) -> str:
+    """Return the character of two surrogates, as JSON escapes one beyond U+FFFF."""
+    return pair[0].encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def _get_mark(node: yaml.Node) -> tuple[int, int]:

@@ -63,7 +63,12 @@ class History:
     @property
     def seconds(self) -> float:
         """What was spent of a budget of time, or the time of all steps."""
-        return self.spent or sum(record.get("seconds") or 0.0 for record in self.steps)
+        logged = sum(record.get("seconds") or 0.0 for record in self.steps)
+        if self.spent or len(self.steps) < 2:
+            return self.spent or logged
+        # Each record has the time of one step, and `train.log_every` may leave steps out.
+        between = self.steps[-1]["step"] - self.steps[0]["step"]
+        return float(logged * max(1.0, between / (len(self.steps) - 1)))
 
     @property
     def last_step(self) -> int:

@@ -12,7 +12,8 @@ import torch
 import transformers
 
 from nlpkit.checkpoints import hf_layout, hf_model
-from nlpkit.commands.finetune import build_section
+from nlpkit.commands._options import Common
+from nlpkit.commands.finetune import Start, build_section, load_task
 from nlpkit.errors import FileError
 from tests import _layouts
 from tests._families import oracle
@@ -162,3 +163,12 @@ def test_weights_of_eight_bits_are_refused(tmp_path: Path) -> None:
     eight = {name: tensors[name].to(torch.float8_e4m3fn), f"{name}_scale_inv": torch.ones(1)}
     with pytest.raises(FileError, match=r"up_proj.weight is float8_e4m3fn; weights are floating"):
         hf_model.from_hf("llama", tmp_path, settings, tensors | eight)
+
+
+def test_dropout_rates_stand_beside_the_family_of_the_command_line(tmp_path):
+    sizes = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99}
+    transformers.GPT2Config(**sizes).save_pretrained(tmp_path)
+    sets = [f"init_from={tmp_path}", "model.embedding_dropout=0.3"]
+    common = Common(overrides=sets, family="gpt2")
+    model = load_task(common, "gpt1_classify", Start()).recipe.model.config
+    assert (model.embedding_dropout, model.residual_dropout, model.hidden_size) == (0.3, 0.1, 32)

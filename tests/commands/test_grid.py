@@ -130,6 +130,8 @@ def test_mistakes_in_any_combination_are_said_once_before_anything_is_written(
         "--set sed: unknown setting, did you mean seed?"
     ]
     assert refused(*seeds, "--set", "seed=1") == ["nlpkit: --set seed: excludes --grid seed"]
+    both = ("--grid", "train.budget=1s,3s", "--budget", "2s")
+    assert refused(*both) == ["nlpkit: --budget: excludes --grid train.budget"]
     assert refused(*seeds, "--seeds", "2") == ["nlpkit: --seeds excludes --grid seed"]
     assert refused("--print") == [
         "nlpkit: --print needs --grid KEY=V1,V2 or --seeds N, whose runs it prints"

@@ -1,16 +1,20 @@
 """Suites: their files, and the rows of the table."""
 
+import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import transformers
 
 from nlpkit.commands import _series
 from nlpkit.commands._options import Common
+from nlpkit.commands.suite import _describe_model
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import suite, suite_table
+from nlpkit.evaluate.experiment import Sections
 from nlpkit.recipe import load as load_recipe
 
 
@@ -50,6 +54,35 @@ def test_folder_has_every_relative_name_of_the_data():
         "there/a.txt", {"files": "there/b.txt"}, {"files": ["there/c.txt"], "weight": 2},
         {"hf": "there/d"}, *others,
     ]  # fmt: skip
+
+
+def test_adapters_with_defaults_or_none_are_said():
+    made = {name: Sections(lora=value) for name, value in (("ada", {}), ("none", None))}
+    assert suite.list_settings([Sections(lora={"rank": 8}), made["none"]], "")["lora"] is None
+    assert suite.list_settings([Sections(), made["ada"]], "")["lora"] == {}
+    assert suite.list_settings([Sections(lora={"rank": 8}), Sections()], "")["lora"] == {"rank": 8}
+    assert "lora" not in suite.list_settings([Sections()], "")
+
+
+def test_model_of_a_size_is_told_by_its_sizes(tmp_path):
+    model = "model={family: gpt2, size: 400k, max_positions: 64}"
+    told = load_recipe("gpt2", [model, "tokenizer.vocab_size=500"]).dump()
+    assert told["model"]["size"] == "400k"
+    plain = suite.without_target(told)["model"]
+    assert plain["hidden_size"] == told["model"]["hidden_size"]
+    assert "size" not in plain
+    assert suite.without_target(suite.without_target(told)) == suite.without_target(told)
+
+
+def test_model_of_a_converted_base_has_its_attention(tmp_path):
+    sizes = {"n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99}
+    kinds = [{"kind": "local_window", "window": 4}]
+    settings = transformers.GPT2Config(**sizes).to_dict() | {"nlpkit": {"attention": kinds}}
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    model, attention = _describe_model(tmp_path)
+    loaded = load_recipe("gpt2", [model, attention]).recipe
+    assert [each.config.window for each in loaded.attention.choices] == [4]
+    assert loaded.model.config.hidden_size == 32
 
 
 def test_mistakes_have_their_places(tmp_path):

@@ -3,6 +3,7 @@
 Messages and places were worked out by hand from the text of each case (line and column from 1).
 """
 
+import json
 import json.tool
 import re
 import subprocess
@@ -682,3 +683,10 @@ def test_template_without_quotes_in_a_file_is_told_to_have_them(tmp_path: Path) 
     path.write_text(f"{text}\neval: {{prompt: {{template: {{text}}}}}}\n", encoding="utf-8")
     with pytest.raises(RecipeError, match=r"eval\.prompt\.template: .*put `\{…\}` in quotes"):
         recipe.load(str(path))
+
+
+def test_characters_that_json_escapes_in_two_halves_are_whole():
+    for value in ("r😀", "𠮷野家"):
+        read = yaml.read(json.dumps({"out": value}).encode(), "x")
+        assert read.data == {"out": value}
+        assert load("gpt2", [f"out={json.dumps(value)}"]).recipe.out == value

@@ -11,7 +11,7 @@ import pytest
 
 from nlpkit import cli, report
 from nlpkit.errors import FileError, UsageError
-from nlpkit.report import differences, sweep
+from nlpkit.report import differences, history, sweep
 from nlpkit.report import seeds as noise
 from nlpkit.report.seeds import both_tails, t_quantile
 
@@ -264,6 +264,13 @@ def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatc
         assert "is evaluated on other data than a" in err
         assert err.count("not comparable") == 1
         assert "Welch" not in out
+
+
+def test_time_of_steps_that_are_not_logged_counts(tmp_path):
+    run = write_run(tmp_path / "a", [2.0, 1.9])  # steps 10 and 20
+    lines = [json.dumps({"step": n, "tokens": n, "loss": 2.5, "seconds": 0.5}) for n in (10, 20)]
+    (run / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    assert history.read(run, "a").seconds == 10.0  # 0.5 for each of 20
 
 
 def test_csv_of_runs_has_the_figures_that_some_run_has(tmp_path, capsys, monkeypatch):
