@@ -116,7 +116,17 @@ def _repeats(form: HfFormat, key: str, tensors: State, state: State) -> bool:
     if ours is None or ours not in state:
         return ours is not None
     found = [tensors[name.key] for name in names_of(form, ours) if name.key in tensors]
-    return any(torch.equal(tensors[key], table) for table in (state[ours], *found))
+    return any(_is_same(tensors[key], table) for table in (state[ours], *found))
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    """Return whether tables are equal where both are finite; what is not is refused later."""
+    if torch.equal(one, other) or not (one.is_floating_point() and other.is_floating_point()):
+        return True  # integers are refused later, too
+    if one.shape != other.shape:
+        return False
+    finite = one.isfinite() & other.isfinite()
+    return torch.equal(one[finite], other[finite])
 
 
 def add_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[str]) -> Settings:
