@@ -142,12 +142,8 @@ def list_settings(
                 files = files if isinstance(files, list) else [files]
                 values[key] = [_place(folder, file) for file in files]
         if section == "lora":  # {}: the defaults; null: none
-            said = [each for each in sections if section in each.model_fields_set]
-            changes |= (
-                {section: values if getattr(said[-1], section) is not None else None}
-                if said
-                else {}
-            )
+            if said := [each for each in sections if section in each.model_fields_set]:
+                changes[section] = None if getattr(said[-1], section) is None else values
             continue
         whole = part in values
         changes |= {section: values} if whole else {f"{section}.{k}": values[k] for k in values}
