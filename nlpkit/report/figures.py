@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -194,7 +195,13 @@ def heads_figure(
 def _save(plt: Any, figure: Any, path: Path, **options: Any) -> None:
     with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_MISSING)
-        figure.savefig(path, dpi=120, bbox_inches="tight", **options)
+        target = path.resolve() if path.is_symlink() else path
+        draft = target.with_name(f".{os.getpid()}.{target.name}")  # its ending says the format
+        try:
+            figure.savefig(draft, dpi=120, bbox_inches="tight", **options)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
     others = [each for each in caught if not re.match(_MISSING, str(each.message))]
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

@@ -201,3 +201,12 @@ def test_two_processes_have_the_losses_of_one(shards: dict[str, str], teacher, t
     assert done.returncode == 0, done.stderr
     one, two = ([r["loss"] for r in _tiny.metrics(run) if "loss" in r] for run in runs)
     assert two == pytest.approx(one, abs=1e-5)
+
+
+def test_plan_without_data_says_that_the_teacher_is_left_out(
+    teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    student = _student(tmp_path, teacher)
+    assert cli.run(["plan", str(student), "--no-data"]) == 0
+    said = "warning: --no-data: FLOPs and memory are without the frozen model teacher\n"
+    assert said in capsys.readouterr().err

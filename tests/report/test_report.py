@@ -1,5 +1,6 @@
 """`nlpkit report`: what the page says is what the files say, in a page that is safe and alone."""
 
+import errno
 import json
 import logging
 import random
@@ -318,6 +319,26 @@ def test_what_is_no_run_is_refused_in_one_line(
     before = sorted(tmp_path.iterdir())
     assert cli.run(["report", str(run), "-o", str(target)]) == 4
     assert sorted(tmp_path.iterdir()) == before  # no draft is left
+
+
+def test_picture_that_cannot_be_finished_leaves_the_one_before_and_no_draft(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from matplotlib.figure import Figure
+
+    picture = tmp_path / "r.png"
+    picture.write_bytes(b"the one before")
+
+    def fill_the_disk(figure: Figure, path: Path, **options: object) -> None:
+        path.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fill_the_disk)
+    assert cli.run(["report", str(run), "-o", str(picture)]) == 4
+    said = f"nlpkit: {picture}: cannot be written: no space left on the disk\n"
+    assert capsys.readouterr() == ("", said)
+    assert [each for each in tmp_path.iterdir() if each.is_file()] == [picture]
+    assert picture.read_bytes() == b"the one before"
 
 
 def test_command_prints_the_file_and_imports_no_torch(run: Path, tmp_path: Path) -> None:
