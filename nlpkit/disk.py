@@ -25,10 +25,9 @@ def name_path_in_errors(path: Path) -> Iterator[None]:
     except Exception as error:
         # safetensors raises its own error type, with the system's message inside
         if type(error).__module__.startswith("safetensors"):
-            number = re.search(r"\(os error (\d+)\)", str(error))
-            cause = (
-                _cause(OSError(int(number[1]), os.strerror(int(number[1])))) if number else error
-            )
+            found = re.search(r"\(os error (\d+)\)", str(error))
+            number = int(found[1]) if found else 0
+            cause = _cause(OSError(number, os.strerror(number))) if found else error
             raise FileError(f"{path}: cannot be written: {cause}") from error
         raise
 
@@ -53,14 +52,17 @@ def user_path(name: str | Path) -> Path:
 def whole_file(path: Path) -> Iterator[TextIO]:
     """Open a text file for writing that appears whole or not at all; raise `FileError`.
 
-    What is no ordinary file, such as `/dev/stdout`, is written directly.
+    A pipe or a device is written directly, and what is open already (`/dev/stdout`) at its place.
     """
     with name_path_in_errors(path):
-        target = path.resolve() if path.is_symlink() else path
-        if target.exists() and not target.is_file():
-            with open(path, "w", encoding="utf-8", newline="\n") as file:
+        names = [n for n in (path.name, "1", "2") if os.path.exists(f"/dev/fd/{n}")]
+        held = [int(n) for n in names if path.exists() and path.samefile(f"/dev/fd/{n}")]
+        if held or (path.exists() and not path.is_file()):
+            to = os.dup(held[0]) if held else path
+            with open(to, "w", encoding="utf-8", newline="\n") as file:
                 yield file
             return
+        target = path.resolve() if path.is_symlink() else path
         draft = target.with_name(f".{target.name}.{os.getpid()}")
         try:
             with open(draft, "w", encoding="utf-8", newline="\n") as file:

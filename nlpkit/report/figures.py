@@ -195,13 +195,18 @@ def heads_figure(
 def _save(plt: Any, figure: Any, path: Path, **options: Any) -> None:
     with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_MISSING)
-        target = path.resolve() if path.is_symlink() else path
-        draft = target.with_name(f".{os.getpid()}.{target.name}")  # its ending says the format
-        try:
-            figure.savefig(draft, dpi=120, bbox_inches="tight", **options)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        options |= {"dpi": 120, "bbox_inches": "tight", "format": path.suffix[1:]}
+        if path.exists() and not path.is_file():  # a pipe
+            with open(path, "wb") as file:
+                figure.savefig(file, **options)
+        else:
+            target = path.resolve() if path.is_symlink() else path
+            draft = target.with_name(f".{os.getpid()}.{target.name}")
+            try:
+                figure.savefig(draft, **options)
+                draft.replace(target)
+            finally:
+                draft.unlink(missing_ok=True)
     others = [each for each in caught if not re.match(_MISSING, str(each.message))]
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

@@ -71,3 +71,32 @@ def test_whole_file_writes_through_a_link_and_to_a_device(tmp_path: Path) -> Non
     with pytest.raises(FileError, match="full: cannot be written: no space"), whole_file(full) as f:
         f.write("text")
     assert Path("/dev/full").is_char_device()
+
+
+@pytest.mark.parametrize("folder", ["/dev/fd", "/proc/self/fd"])
+def test_whole_file_writes_into_a_pipe_that_is_open(folder: str) -> None:
+    reading, writing = os.pipe()
+    with whole_file(Path(folder, str(writing))) as file:
+        file.write("text")
+    os.close(writing)
+    with open(reading, encoding="utf-8") as stream:
+        assert stream.read() == "text"
+
+
+def test_whole_file_writes_an_open_file_at_its_place(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "red.txt"
+    number = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(number, b"before\n")
+    with whole_file(Path(f"/dev/fd/{number}")) as file:
+        file.write("text\n")
+    os.write(number, b"after\n")
+    os.close(number)
+    assert path.read_text() == "before\ntext\nafter\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+    with whole_file(Path("/dev/stdout")) as file:
+        file.write("rows\n")
+    os.write(1, b"table\n")
+    assert capfd.readouterr().out == "rows\ntable\n"
