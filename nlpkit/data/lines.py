@@ -61,7 +61,8 @@ def lines(file: TextFile) -> Iterator[bytes]:
     left = sys.maxsize if file.stop is None else file.stop - file.start
     number = 0
     with file_errors(file.name), open_bytes(file) as stream:
-        stream.seek(file.start)
+        if file.start:  # a pipe has none
+            stream.seek(file.start)
         while left > 0 and (raw := stream.readline(LONGEST_LINE + 1)):
             left -= len(raw)
             number += 1
@@ -90,9 +91,8 @@ def check_characters(text: str, name: str = "the text", by_line: bool = False) -
             return
     wrong = re.search("[\0\ud800-\udfff]", text)
     assert wrong is not None
-    what = "NUL (U+0000)"
-    if wrong[0] != "\0":
-        what = f"U+{ord(wrong[0]):04X}, half of a surrogate pair"
+    half = f"U+{ord(wrong[0]):04X}, half of a surrogate pair"
+    what = "NUL (U+0000)" if wrong[0] == "\0" else half
     before = text[: wrong.start()]
     line, column = 1, len(before)
     if by_line:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -399,3 +400,14 @@ def test_generate_stdin_with_mark_crlf_and_no_last_newline(run: Path, command, i
     )
     assert done.returncode == 0
     assert done.stdout.decode() == expected
+
+
+def test_generate_reads_a_pipe_that_has_a_name(command, inputs: Path, tmp_path: Path) -> None:
+    expected = command(inputs)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Thread(target=lambda: pipe.write_bytes(inputs.read_bytes()))
+    writer.start()
+    found = command(pipe)
+    writer.join()
+    assert found[:2] == expected[:2]
