@@ -16,7 +16,7 @@ import numpy as np
 from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
-from nlpkit.runs.pairs import ALL, Pair, Scores, format_table
+from nlpkit.runs.pairs import Pair, Scores, format_table
 
 if TYPE_CHECKING:
     from nlpkit.runs.likelihood import Likelihood
@@ -165,8 +165,8 @@ def format_report(result: JsonObject, figures: JsonObject) -> str:
     def show(value: float) -> str:
         return f"{script.scale * value:.{script.digits}f}"
 
-    column = {key: show(value) for key, value in figures["paradigms"].items()}
-    column |= {"paradigm": name, ALL: show(figures["accuracy"])}
+    values = [*(figures["paradigms"][key] for key in result["paradigms"]), figures["accuracy"]]
+    column = [name, *map(show, values)]
     lines = [format_table(result, column), ""]
     for key, values in figures["groups"].items():
         lines += [f"{name} {key} {group}: {show(value)}" for group, value in values.items()]

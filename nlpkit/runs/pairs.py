@@ -250,15 +250,15 @@ def _summarize(credit: np.ndarray) -> JsonObject:
     }
 
 
-def format_table(result: JsonObject, column: Mapping[str, str] | None = None) -> str:
+def format_table(result: JsonObject, column: Sequence[str] = ()) -> str:
     """Return a line for each paradigm and one for all pairs, below a line with the names.
 
-    `column` has one more cell of each line, whose first cells are `paradigm` and `all`.
+    `column` has one more cell of each line, from the first one to the last.
     """
     lines = [["paradigm", "pairs", "accuracy", "± 95%", "ties"]]
     for name, row in [*result["paradigms"].items(), (ALL, result)]:
         rounded = [f"{row[key]:.4f}" for key in ("accuracy", "half_width")]
         lines.append([name, str(row["pairs"]), *rounded, str(row["ties"])])
-    if column is not None:
-        lines = [[*line, column[line[0]]] for line in lines]
+    if column:
+        lines = [[*line, cell] for line, cell in zip(lines, column, strict=True)]
     return "\n".join(aligned(lines))

@@ -166,6 +166,20 @@ def test_babylm_is_what_its_script_prints(
     assert stands in out
 
 
+def test_paradigm_called_all_has_its_own_figure(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    accuracies, average = _babylm_average(_babylm_causal(folder / "gpt"))
+    pairs = (folder / "pairs.jsonl").read_text(encoding="utf-8").replace('"p0"', '"all"')
+    (tmp_path / "pairs.jsonl").write_text(pairs, encoding="utf-8")
+    given = [folder / "gpt", "--pairs", tmp_path / "pairs.jsonl", "--as", "babylm-2026"]
+    code, out, err = _judge(capsys, *given)
+    assert code == 0, err
+    found = [line.split()[-1] for line in out.splitlines() if line.startswith("all ")]
+    assert found == [f"{accuracies['UID p0']:.2f}", f"{average:.2f}"]
+    assert found[0] != found[1]
+
+
 def test_zhoblimp_is_what_its_script_prints(folder: Path, capsys: pytest.CaptureFixture) -> None:
     expected = _zhoblimp(folder / "gpt")
     code, out, err = _judge(
