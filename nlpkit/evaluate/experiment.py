@@ -87,13 +87,16 @@ def is_score(figure: str) -> bool:
 
 
 def _check_figure(figure: str) -> str:
+    """Return the figure as `nlpkit eval` calls it; raise `ValueError` unless it is one."""
     try:
-        _ = is_score(figure) and named.resolve(figure)
+        found = named.split([figure]) if is_score(figure) else [figure]
     except named.WrongScore as error:
         near = registry.suggest(figure, [*FIGURES, PAIRS])
         known = f"{error.what}; {', '.join(FIGURES)}, {PAIRS}"
         raise ValueError(f"no {figure!r}{near}" if near else known) from error
-    return figure
+    if len(found) > 1:
+        raise ValueError(f"{figure!r} is {len(found)} figures; give one")
+    return found[0]
 
 
 # Earlier versions have recorded null, and one name.

@@ -132,6 +132,11 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "by: accurcy",
             "expect.0.by: no 'accurcy', did you mean accuracy?",
         ),
+        (
+            "by: bits_per_character",
+            'by: "accuracy, f1:average=macro"',
+            "expect.0.by: 'accuracy, f1:average=macro' is 2 figures; give one",
+        ),
         ("by: bits_per_character", "by: bits", "wer; loss, perplexity, bits_per_character, pairs"),
         (
             "by: bits_per_character",

@@ -88,3 +88,8 @@ def test_several_conditions_count_as_their_mean_of_each_seed() -> None:
     one, other = {"seed-1": 0.5, "seed-2": NAN, "seed-3": 1.0}, {"seed-2": 0.5, "seed-1": 0.75}
     mean = experiment_table._average([one, other])
     assert mean == pytest.approx([0.625, NAN], nan_ok=True)  # seed 3 is not there yet
+
+
+def test_figure_is_called_as_eval_calls_it() -> None:
+    found = Expectation(better=["a"], than=["b"], by="f1:average=binary, positive=good")
+    assert found.by == "f1:average=binary,positive=good"
