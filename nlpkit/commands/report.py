@@ -2,14 +2,18 @@
 
 import shlex
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.units import parse_number
+
+if TYPE_CHECKING:
+    from nlpkit.train.log import Log
 
 Runs = Annotated[list[str], argument("RUN...", "run directories, or those of --grid or --seeds")]
 
@@ -69,7 +73,7 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
     log = common.open_log()
     paths = [Path(run) for run in runs]
     if asked.push is not None:
-        uploads = [line for path in paths for line in _list_uploads(path, asked.push)]
+        uploads = [line for path in paths for line in _list_uploads(path, asked.push, log)]
         common.print_result("\n".join(uploads), push=uploads)
         return
     log.detail(f"reading {', '.join(runs)}")
@@ -103,12 +107,20 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
         common.print_result(page or "", **values)
 
 
-def _list_uploads(run: Path, repository: str) -> list[str]:
+def _list_uploads(run: Path, repository: str, log: "Log") -> list[str]:
     """Return the commands that upload `chck_1M`, …; `hf upload` makes what is not there."""
-    found = {parse_number(each.name[5:], "words"): each for each in run.glob("chck_*")}
+    found: list[tuple[int, Path]] = []
+    for each in sorted(run.glob("chck_*")):
+        number = 0
+        with suppress(ValueError):
+            number = parse_number(each.name[5:], "words")
+        if number and each.is_dir():
+            found.append((number, each))
+        else:
+            log.warn(f"--push: {each} is not uploaded: no folder of train.save_at")
     if not found:
         raise UsageError(f"--push: {run} has no chck_ folder; train.save_at says when to write one")
     return [
         shlex.join(("hf", "upload", repository, str(each), ".", "--revision", each.name))
-        for _, each in sorted(found.items())
+        for _, each in sorted(found)
     ]

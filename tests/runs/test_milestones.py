@@ -191,5 +191,15 @@ def test_commands_that_upload_the_folders_are_printed(whole, tmp_path, capsys) -
     assert capsys.readouterr().out.splitlines() == [
         f"hf upload me/it {whole / name} . --revision {name}" for name in NAMES
     ]
+    (tmp_path / "chck_1M.zip").write_bytes(b"")
+    (tmp_path / "chck_1M_old").mkdir()
+    (tmp_path / "chck_2k").write_bytes(b"")
     assert cli.run(["report", str(tmp_path), "--push", "me/it"]) == 2
-    assert "has no chck_ folder; train.save_at says when" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    for name in ("chck_1M.zip", "chck_1M_old", "chck_2k"):
+        assert f"--push: {tmp_path / name} is not uploaded: no folder of train.save_at" in said
+    assert "has no chck_ folder; train.save_at says when" in said
+    (tmp_path / "chck_1M").mkdir()
+    assert cli.run(["report", str(tmp_path), "--push", "me/it"]) == 0
+    out = f"hf upload me/it {tmp_path / 'chck_1M'} . --revision chck_1M\n"
+    assert capsys.readouterr().out == out
