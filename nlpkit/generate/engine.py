@@ -264,4 +264,4 @@ class _Engine:
 
     def _stops(self, prompt: Prompt, ids: Sequence[int]) -> bool:
         # Blanks with a number of tokens are all filled.
-        return prompt.open and self.rules.stops is not None and self.rules.stops(ids)
+        return prompt.open and self.rules.stops is not None and self.rules.stops(prompt, ids)

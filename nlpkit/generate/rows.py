@@ -20,7 +20,8 @@ class Rules:
 
     eos_token_ids: tuple[int, ...] = ()
     suppress_tokens: tuple[int, ...] = ()
-    stops: Callable[[Sequence[int]], bool] | None = None  # whether ids contain a stop text
+    # Whether the output of a prompt contains a stop text.
+    stops: Callable[[Prompt, Sequence[int]], bool] | None = None
 
     def candidates(self, beams: int) -> int:
         """Return how many candidates are needed to have `beams` of them without an end token."""

@@ -3,7 +3,7 @@
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -83,8 +83,7 @@ class Writer:
         self.settings = settings
         self.reads_source = isinstance(objective, ReadsSource)
         self.max_new_tokens = _choose_new_tokens(settings, objective)
-        stops = self._stops if settings.stop else None
-        self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens), stops)
+        self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens))
         if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
             size = tokenizer.vocab_size
             raise UsageError(
@@ -110,11 +109,15 @@ class Writer:
                 jobs.append(self._make_job(text))
                 yield jobs[-1].prompt
 
+        def stops(prompt: Prompt, ids: Sequence[int]) -> bool:
+            job = next(each for each in jobs if each.prompt is prompt)
+            return self._find_stop(ids, self._choose_decoder(job))[1] is not None
+
         answered = generate(
             self.model,
             prompts(),
             self.settings,
-            self._rules,
+            replace(self._rules, stops=stops if self.settings.stop else None),
             batch=batch,
             ready=ready,
             scores=scores,
@@ -160,18 +163,25 @@ class Writer:
 
     def _make_output(self, job: _Job, answer: Answer) -> Output:
         assert job.prompt is not None
+        decode = self._choose_decoder(job)
         if job.blanks:
             fills = iter(answer.ids)
             text = job.parts[0]
             for blank, part in zip(job.blanks, job.parts[1:], strict=True):
-                fill, decode = list(islice(fills, blank)), self.tokenizer.decode
+                fill = list(islice(fills, blank))
                 text += (self._cut(fill, decode) if job.prompt.open else decode(fill)) + part
-        elif isinstance(self.objective, DecodesOutput):
-            text = self._cut(answer.ids, self.objective.decode_output)
         else:
-            before = job.prompt.text[-_BEFORE:].tolist()
-            text = self._cut(answer.ids, partial(self._decode_after, before))
+            text = self._cut(answer.ids, decode)
         return Output(text, answer.score, len(answer.ids), answer.ended, bool(job.blanks))
+
+    def _choose_decoder(self, job: _Job) -> Callable[[Sequence[int]], str]:
+        """Return what makes text of a job's output, in which stop texts are looked for, too."""
+        assert job.prompt is not None
+        if job.blanks:
+            return self.tokenizer.decode
+        if isinstance(self.objective, DecodesOutput):
+            return self.objective.decode_output
+        return partial(self._decode_after, job.prompt.text[-_BEFORE:].tolist())
 
     def _cut(self, ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> str:
         """Return the text before the first stop text."""
@@ -190,11 +200,6 @@ class Writer:
         """Return the text of `ids` after the tokens `before`, also its leading space."""
         start, text = self.tokenizer.decode(before), self.tokenizer.decode([*before, *ids])
         return text[len(start) :] if text.startswith(start) else self.tokenizer.decode(ids)
-
-    def _stops(self, ids: Sequence[int]) -> bool:
-        reads = self.objective
-        decode = reads.decode_output if isinstance(reads, DecodesOutput) else self.tokenizer.decode
-        return self._find_stop(ids, decode)[1] is not None
 
 
 def _choose_new_tokens(settings: Settings, objective: Generative) -> int:

@@ -499,7 +499,7 @@ def test_generate_beam_too_wide_for_the_vocabulary_is_refused(gpts) -> None:
 def test_generate_stop_text_in_every_beam_ends_the_search(gpts) -> None:
     model, objective, _ = gpts
     prompts = [objective.continue_text(ids, NEW) for ids in _texts()]
-    rules = Rules((), objective.suppress_tokens, stops=lambda ids: len(ids) == 3)
+    rules = Rules((), objective.suppress_tokens, stops=lambda _, ids: len(ids) == 3)
     for answers in generate(model, prompts, Settings(beam=4, nbest=4), rules):
         assert [len(answer.ids) for answer in answers] == [3] * 4
         assert all(answer.ended for answer in answers)
@@ -634,6 +634,27 @@ def test_writer_ends_before_a_stop_text(gpts) -> None:
     assert cut.outputs[0].text == text[: text.index(stop)]
     assert cut.outputs[0].ended
     assert cut.outputs[0].tokens == text.index(stop) + 2
+
+
+class _Words(_Tokenizer):
+    """A token is a word: spaces stand between two, but not before the first."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(super().decode(ids))
+
+
+def test_writer_ends_before_a_stop_text_that_begins_with_the_space_after_the_input(gpts) -> None:
+    model, objective, _ = gpts
+
+    def write(**given):
+        settings = Settings(max_new_tokens=12, **given)
+        (found,) = Writer(model, _Words(), objective, settings).write(["abcdefg"])
+        return found.outputs[0]
+
+    first = write(min_new_tokens=12).text[:2]
+    assert first[0] == " "
+    found = write(stop=[first])
+    assert (found.text, found.tokens, found.ended) == ("", 1, True)
 
 
 @pytest.mark.parametrize("beam", [1, 2])
