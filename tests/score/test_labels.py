@@ -73,6 +73,20 @@ def test_labels_no_line_is_an_error(metric: ModuleType) -> None:
         metric.score([], [[]])
 
 
+def test_labels_that_are_never_right_are_looked_up_a_few_times_for_each_line() -> None:
+    looked_up = []
+
+    class Label(str):
+        def __hash__(self) -> int:
+            looked_up.append(self)
+            return super().__hash__()
+
+    predicted = [Label(f"p{number}") for number in range(200)]
+    found = labels.find_never_right(labels.Labels(list(predicted), ["r"] * 200, []))
+    assert found == ["predicted, but never right: p0, p1, p10, p100, p101, ... (lines: 200)"]
+    assert len(looked_up) <= 5 * len(predicted)
+
+
 def test_labels_are_sorted_by_number_then_name() -> None:
     read = labels.read(["10", "x"], [["9", "-1"]])
     assert read.known == ["-1", "9", "10", "x"]

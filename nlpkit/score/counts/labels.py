@@ -61,11 +61,12 @@ def _sort_key(label: str) -> tuple[int, int, str]:
 
 def find_never_right(labels: Labels) -> list[str]:
     """Return a warning if labels are predicted that are right in no line."""
-    strange = sorted(set(labels.predicted) - set(labels.right), key=_sort_key)
+    strange = set(labels.predicted) - set(labels.right)
     if not strange:
         return []
-    lines = sum(label in set(strange) for label in labels.predicted)
-    return [f"predicted, but never right: {_shorten(strange)} (lines: {lines})"]
+    lines = sum(label in strange for label in labels.predicted)
+    names = _shorten(sorted(strange, key=_sort_key))
+    return [f"predicted, but never right: {names} (lines: {lines})"]
 
 
 def _shorten(names: Sequence[str]) -> str:
