@@ -5,6 +5,7 @@ Each row has examples of its own, drawn by (seed, index of the row), as in Brown
 (arXiv:2005.14165), sec. 2.4.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -115,8 +116,8 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     examples = _show_all(known, task, config, settings, Counts(), skip)
     if not asked:
         raise DataError("; ".join([f"{name}: no rows to score", *list_left_out(counts)[:1]]))
-    if shots > len(examples) - 1 and shots:
-        raise UsageError(f"--shots {shots}: {name} has {number_of(len(examples), 'training rows')}")
+    if shots:
+        _check_enough(shots, name, asked, examples)
     metrics = tuple(resolved.recipe.eval.metrics or task.metrics)
     return Rows(
         resolved.recipe.name,
@@ -127,6 +128,21 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         examples if shots else [],
         counts,
     )
+
+
+def _check_enough(
+    shots: int, name: str, rows: Sequence[PromptRow], train: Sequence[PromptRow]
+) -> None:
+    """Raise `UsageError` if a row has fewer examples than asked for: none is the row itself."""
+    if shots > len(train):
+        raise UsageError(f"--shots {shots}: {name} has {number_of(len(train), 'training rows')}")
+    same = Counter((each.prompt, each.right) for each in train)
+    row = max(rows, key=lambda row: same[row.prompt, row.right])
+    if shots > (others := len(train) - same[row.prompt, row.right]):
+        raise UsageError(
+            f"--shots {shots}: {row.place}: {others:,} of {number_of(len(train), 'training rows')} "
+            "can be its examples; the rest are this row itself"
+        )
 
 
 def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> Prompt:

@@ -108,6 +108,15 @@ def test_shots_prompt_is_examples_then_the_row_and_never_the_row_itself(folder: 
     )
 
 
+def test_all_training_rows_are_drawn_where_the_row_is_none_of_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.jsonl"
+    _tiny_tasks.write_rows(other, [{"text": "Good.", "label": "good"}])
+    rows = prompts.load(str(folder / "r.yaml"), [], [str(other)], len(ROWS))
+    assert len(rows.draw_examples(len(ROWS), 0, 0)) == len(ROWS)
+
+
 def test_row_that_is_several_times_in_the_training_rows_has_no_example_fewer() -> None:
     def made(name: str) -> prompts.PromptRow:
         return prompts.PromptRow(name, (), (), "", "", "")
@@ -334,6 +343,12 @@ def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
     ("arguments", "code", "said"),
     [
         (["--shots", "9"], 2, "--shots 9: FOLDER/r.yaml has 5 training rows"),
+        (
+            ["--shots", "5"],
+            2,
+            "--shots 5: FOLDER/valid.jsonl:1: 4 of 5 training rows can be its examples; the rest "
+            "are this row itself",
+        ),
         (["--seeds", "2"], 2, "--seeds: without examples (--shots 0) nothing is drawn"),
         (["--set", "eval.prompt.template={txt}"], 3, 'no "txt"'),
         (["--set", "eval.prompt.labels={worse: x}"], 2, "no class 'worse'; the classes are bad"),
