@@ -45,7 +45,10 @@ def command(run: Run, common: Common, asked: Asked) -> None:
     from nlpkit.report import history, same_run
 
     path = user_path(run)
-    out = user_path(common.out or f"{os.path.normpath(run)}-reproduced")
+    named = os.path.normpath(run)
+    if Path(named).name in ("", ".."):  # `.` is no name
+        named = str(path.resolve())
+    out = user_path(common.out or f"{named}-reproduced")
     if out.resolve() == path.resolve():
         raise UsageError(f"--out {out}: is RUN itself; name another directory")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

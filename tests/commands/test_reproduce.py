@@ -73,6 +73,14 @@ def test_run_is_equal_and_the_directory_is_kept(runs, capsys):
     )
 
 
+@pytest.mark.parametrize(("folder", "name"), [("run", "."), ("run/checkpoints", "..")])
+def test_run_by_its_place_is_reproduced_beside_it(runs, monkeypatch, capsys, folder, name):
+    monkeypatch.chdir(folder)
+    assert reproduce("--json", run=name) == 0
+    assert json.loads(capsys.readouterr().out)["reproduced"] == str(runs / "run-reproduced")
+    assert not list((runs / "run").glob("*-reproduced"))
+
+
 def test_json_has_verdict_and_facts(runs, capsys):
     change_status("run", torch="1.0", machine="another")
     assert reproduce("--json") == 0
