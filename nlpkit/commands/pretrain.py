@@ -111,9 +111,7 @@ def train_in_directory(
             changed = changes.check_changes(directory, resolved, allow_change)
         if not changed and directory.finished():
             if common.resume == "never":
-                raise UsageError(
-                    f"{directory.path} holds a finished run; give --out another directory"
-                )
+                raise UsageError(f"{directory.path} is finished; give --out another directory")
             log.info(f"{directory.path} is finished; nothing to do")
             return
         warnings = columns.check(resolved)  # before torch is loaded
@@ -128,6 +126,9 @@ def train_in_directory(
         except DivergedError:
             if process_rank() == 0:
                 directory.set_status(diverged=True)  # for the report
+            raise
+        except UsageError as error:  # of a setting that the data show to be wrong
+            error.args = (resolved.document.locate(str(error)),)
             raise
 
 
@@ -161,8 +162,10 @@ def check_directory(resolved: "Resolved", common: Common, allow_change: bool | N
 
 
 def _check(resolved: "Resolved", common: Common) -> None:
-    if common.resume not in ("auto", "never") and not Path(common.resume).exists():
-        raise _no_checkpoint(Path(common.resume))
+    if common.resume not in ("auto", "never") and not (path := Path(common.resume)).exists():
+        from nlpkit.checkpoints.nearest import suggest_path
+
+        raise FileError(f"--resume {path}: no such checkpoint{suggest_path(path)}")
     check_installed(resolved)
     if common.device not in ("auto", "cpu"):  # always available; the import of torch takes a second
         from nlpkit.train.machine import find_device
@@ -178,9 +181,3 @@ def check_installed(resolved: "Resolved") -> None:
 
         trackers.check_installed("train.trackers", settings.trackers)
         trackers.check_installed("train.optimizer", [settings.optimizer.module.PACKAGE])
-
-
-def _no_checkpoint(path: Path) -> FileError:
-    from nlpkit.checkpoints.nearest import suggest_path
-
-    return FileError(f"--resume {path}: no such checkpoint{suggest_path(path)}")

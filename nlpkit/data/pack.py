@@ -91,8 +91,8 @@ def plan_bins(
     """
     if len(sizes) and sizes.max() > budget:
         raise UsageError(
-            f"a sequence of {sizes.max()} tokens does not fit in a batch of {budget}; "
-            "raise train.tokens_per_batch or lower objective.max_length"
+            f"train.tokens_per_batch: a sequence of {sizes.max()} tokens does not fit in a batch "
+            f"of {budget}; raise it or lower objective.max_length"
         )
     packed: list[np.ndarray] = []
     carried = np.empty(0, np.int64)  # indices into `items`

@@ -65,7 +65,11 @@ def make(
     if fitted is not None:
         resolved = _with_fitted(resolved, fitted)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
-    plan = planned.plan(resolved, settings, part, data, where)
+    try:
+        plan = planned.plan(resolved, settings, part, data, where)
+        plan.stream.plan(0)
+    except UsageError as error:
+        raise UsageError(resolved.document.locate(str(error))) from error
     if resolved.recipe.eval.pairs:
         from nlpkit.runs import judged
 

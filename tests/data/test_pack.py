@@ -63,8 +63,8 @@ def test_plan_item_over_budget_is_refused_naming_the_settings() -> None:
     with pytest.raises(UsageError) as caught:
         _plan([5, 11, 3], 10)
     assert str(caught.value) == (
-        "a sequence of 11 tokens does not fit in a batch of 10; raise train.tokens_per_batch or "
-        "lower objective.max_length"
+        "train.tokens_per_batch: a sequence of 11 tokens does not fit in a batch of 10; raise it "
+        "or lower objective.max_length"
     )
 
 

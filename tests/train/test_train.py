@@ -335,6 +335,20 @@ def test_start_that_fails_later_leaves_no_run_directory_either(tmp_path: Path) -
     assert (tmp_path / "run").is_dir()
 
 
+@pytest.mark.parametrize("verb", [("pretrain",), ("pretrain", "--dry-run"), ("plan",)])
+def test_batch_that_is_too_small_is_refused_with_its_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: tuple[str, ...]
+) -> None:
+    path = _tiny.write(tmp_path)
+    text, number = re.subn(r"tokens_per_batch: \d+", "tokens_per_batch: 32", path.read_text())
+    assert number == 1
+    path.write_text(text)
+    out = f"out={tmp_path / 'run'}"
+    assert cli.run([*verb, str(path), "--device", "cpu", "--set", out, "-q"]) == 2
+    said = rf"nlpkit: {path}:\d+:\d+: train\.tokens_per_batch: a sequence of \d+ tokens does not"
+    assert re.match(said, capsys.readouterr().err)
+
+
 def test_files_of_a_checkpoint_follow_the_umask(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     before = os.umask(0o027)
