@@ -137,7 +137,7 @@ def test_scores_of_texts_are_those_of_all_states(
         np.testing.assert_allclose(ours, expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["roberta", "xlm"])
+@pytest.mark.parametrize("family", ["albert", "bert", "roberta", "xlm"])
 @pytest.mark.parametrize(
     "kind", ["causal", "fixed", "local_window", "relative_bias_causal", "strided"]
 )

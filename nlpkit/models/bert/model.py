@@ -12,6 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from nlpkit.attention.cache import Cache
 from nlpkit.models.bert import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
@@ -44,24 +45,27 @@ class Model(EncoderModel):
         first: Tensor | None = None,
         last: Tensor | None = None,
         rows: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
         All inputs are (N,) int64. `position_ids` are by default from 0 in each sequence, `first`
         and `last`, the positions that a token sees by attention `seen_range`, those of all of its
-        sequence, as in a task.
+        sequence, as in a task. `cache` has keys and values of the earlier tokens, if attention is
+        causal; this call adds those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        layout, ranges = self.layout(lengths, input_ids), {}
+        layout, ranges = self.layout(lengths, input_ids, cache), {}
         if self.config.can("ranges"):
             whole = torch.zeros_like(layout.positions), layout.token_lengths - 1
             given = whole if first is None or last is None else (first, last)
             ranges = dict(zip(("first", "last"), given, strict=True))
         return self.encode(
-            layout, input_ids, token_type_ids, positions=position_ids, fields=ranges, rows=rows
-        )
+            layout, input_ids, token_type_ids,
+            positions=position_ids, fields=ranges, rows=rows, cache=cache,
+        )  # fmt: skip
 
     def pair_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, 2): scores that the second text follows the first, and that it does not."""

@@ -251,15 +251,19 @@ class TypedEncoder(EncoderModel):
         input_ids: Tensor,
         token_type_ids: Tensor | None = None,
         rows: Tensor | None = None,
+        cache: Cache | None = None,
     ) -> Tensor:
         """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
 
         `token_type_ids` (N,) int64 say which text of its sequence a token is in; None: all are 0.
+        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
+        those of its tokens.
 
         Raises:
             ValueError: a sequence is longer than `max_positions`.
         """
-        return self.encode(self.layout(lengths, input_ids), input_ids, token_type_ids, rows=rows)
+        layout = self.layout(lengths, input_ids, cache)
+        return self.encode(layout, input_ids, token_type_ids, rows=rows, cache=cache)
 
 
 class UntypedEncoder(EncoderModel):
@@ -272,14 +276,7 @@ class UntypedEncoder(EncoderModel):
         rows: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Return the last hidden states (N, C) of a pack, or those of its `rows` (M, C).
-
-        `cache` has keys and values of the earlier tokens, if attention is causal; this call adds
-        those of its tokens.
-
-        Raises:
-            ValueError: a sequence is longer than `max_positions`.
-        """
+        """See `TypedEncoder`."""
         layout = self.layout(lengths, input_ids, cache)
         return self.encode(layout, input_ids, None, rows=rows, cache=cache)
 
