@@ -83,8 +83,10 @@ def test_rows_have_their_own_range_in_attention_that_reads_fields() -> None:
     torch.testing.assert_close(found, whole[index], **oracle.CLOSE)
 
 
-def test_without_ranges_a_token_sees_its_whole_sequence() -> None:
-    model, plain = _model("bert", attention=(AttentionChoice.of("seen_range"),)), _model("bert")
+@pytest.mark.parametrize("others", [(), ("full",)], ids=["every layer", "one of two"])
+def test_without_ranges_a_token_sees_its_whole_sequence(others: tuple[str, ...]) -> None:
+    kinds = tuple(map(AttentionChoice.of, ("seen_range", *others)))
+    model, plain = _model("bert", attention=kinds), _model("bert")
     plain.load_state_dict(model.state_dict())
     with torch.no_grad():
         found = model(oracle.LENGTHS, **_inputs(model))

@@ -316,6 +316,19 @@ def test_run_of_gpt3_keeps_its_kinds_and_is_not_taken_for_a_gpt2(tmp_path) -> No
     )
 
 
+def test_prefix_in_one_of_two_layers_has_all_of_a_text_as_context_where_none_is_given() -> None:
+    kinds = {
+        first: tuple(map(AttentionChoice.of, (first, "causal"))) for first in ("prefix", "full")
+    }
+    models = {name: _random(Config(**SIZES, attention=each)) for name, each in kinds.items()}
+    assert models["prefix"].span_position_embedding is None  # GLM needs prefix in every layer
+    ids, context = torch.randint(0, VOCAB, (sum(LENGTHS),)), torch.zeros(sum(LENGTHS)).bool()
+    with torch.no_grad():
+        found, expected = models["prefix"](LENGTHS, ids), models["full"](LENGTHS, ids)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert not torch.allclose(models["prefix"](LENGTHS, ids, context=context), found)
+
+
 def test_field_of_the_objective_reaches_a_kind_that_is_causal_without_it() -> None:
     kinds = {kind: (AttentionChoice.of(kind),) for kind in ("tests.parts.hybrid", "causal", "full")}
     models = {kind: _random(Config(**SIZES, attention=kinds[kind])) for kind in kinds}

@@ -58,7 +58,7 @@ class Model(EncoderModel):
             ValueError: a sequence is longer than `max_positions`.
         """
         layout, ranges = self.layout(lengths, input_ids, cache), {}
-        if self.config.can("ranges"):
+        if self.config.can("ranges") or self.layers.attention_tensors.needs("first"):
             whole = torch.zeros_like(layout.positions), layout.token_lengths - 1
             given = whole if first is None or last is None else (first, last)
             ranges = dict(zip(("first", "last"), given, strict=True))

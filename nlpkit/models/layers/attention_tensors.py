@@ -42,6 +42,10 @@ class AttentionTensors(nn.Module):
             return f"layer_{owner}_{name}"
         return f"shared_{self.choices.index(owner)}_{name}"
 
+    def needs(self, field: str) -> bool:
+        """Return whether the kind of some layer cannot do without a field of the tokens."""
+        return any(field in each.module.required_fields(each.config) for each in self.choices)
+
     def of(self, owner: AttentionChoice | int) -> dict[str, Tensor]:
         """Return the tensors that all layers of a kind share, or the tensors of one layer."""
         prefix = self._name(owner, "")

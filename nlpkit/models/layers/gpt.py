@@ -108,7 +108,7 @@ class Decoder(Stack):
 
     def fill_fields(self, fields: Mapping[str, Tensor], input_ids: Tensor) -> Mapping[str, Tensor]:
         """Return the fields with GLM's: in a task all of the text is context."""
-        if self.span_position_embedding is None:
+        if self.span_position_embedding is None and not self.attention_tensors.needs("context"):
             return fields
         context = torch.ones_like(input_ids, dtype=torch.bool)
         return {"context": context, "span_position_ids": torch.zeros_like(input_ids), **fields}
