@@ -94,6 +94,26 @@ def test_without_ranges_a_token_sees_its_whole_sequence(others: tuple[str, ...])
     torch.testing.assert_close(found, expected, **oracle.CLOSE)
 
 
+@pytest.mark.parametrize("family", ["albert", "bert"])
+@pytest.mark.parametrize("rule", ["question", "answer", "type"])
+def test_without_token_types_all_texts_are_single_and_of_the_first_type(
+    family: str, rule: str
+) -> None:
+    """docs/attention.md: in a sequence of one text no token is in a question or an answer."""
+    window = {"window": 4, "causal": False}
+    same = AttentionChoice.of("longformer", **window, global_tokens="none")
+    kinds = (
+        AttentionChoice.of("longformer", **window, global_tokens=rule),
+        AttentionChoice.of("full") if rule == "type" else same,
+    )
+    found, expected = (_model(family, attention=(kind,), type_vocab_size=1) for kind in kinds)
+    ids = oracle.tokens()
+    with torch.no_grad():
+        torch.testing.assert_close(
+            found(oracle.LENGTHS, ids), expected(oracle.LENGTHS, ids), **oracle.CLOSE
+        )
+
+
 def test_last_layer_computes_the_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model("bert")
     sizes: list[int] = []
@@ -144,7 +164,16 @@ def test_scores_of_texts_are_those_of_all_states(
     "kind", ["causal", "fixed", "local_window", "relative_bias_causal", "strided"]
 )
 def test_states_that_continue_a_cache_are_those_of_the_whole(family: str, kind: str) -> None:
-    model = _model(family, attention=(AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {})),))
+    _compare_with_cache(family, AttentionChoice.of(kind, **KIND_SETTINGS.get(kind, {})))
+
+
+def test_text_that_continues_a_cache_stays_single() -> None:
+    answer = AttentionChoice.of("longformer", window=4, causal=True, global_tokens="answer")
+    _compare_with_cache("bert", answer, type_vocab_size=1)
+
+
+def _compare_with_cache(family: str, kind: AttentionChoice, **more: int) -> None:
+    model = _model(family, attention=(kind,), **more)
     ids = torch.randint(3, 40, (2, 9))
     with torch.no_grad():
         whole = model([9, 9], ids.flatten()).view(2, 9, -1)

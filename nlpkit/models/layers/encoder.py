@@ -215,8 +215,7 @@ class EncoderModel(TransformedHead):
             positions = self.count_positions(input_ids, layout)
         x = self.embeddings(words, positions, types)
         x = x if self.widen is None else self.widen(x)
-        if types is not None:
-            fields = {**fields, **self._text_fields(layout, types)}
+        fields = {**fields, **self._text_fields(layout, types)}
         states = self.layers(x, layout, self.backend, fields, rows, cache)
         self.attention_choice = self.layers.attention_choice
         return states
@@ -226,15 +225,14 @@ class EncoderModel(TransformedHead):
         padding = self.config.setting("padding_idx")
         return layout.positions if padding is None else count_positions(input_ids, layout, padding)
 
-    def _text_fields(self, layout: Layout, types: Tensor) -> dict[str, Tensor]:
+    def _text_fields(self, layout: Layout, types: Tensor | None) -> dict[str, Tensor]:
         """Return the token types and the numbers of texts, if a kind of attention reads them."""
         config = self.config
         if not any("text" in choice.module.FIELDS for choice in config.attention):
             return {}
-        return {
-            "token_type_ids": types,
-            "text": number_texts(layout, types, config.delimiters),
-        }
+        if types is None:  # single texts
+            return dict.fromkeys(("token_type_ids", "text"), torch.zeros_like(layout.positions))
+        return {"token_type_ids": types, "text": number_texts(layout, types, config.delimiters)}
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
