@@ -262,11 +262,16 @@ def draw_mask(plan: Planned, path: Path) -> None:
     tokenizer = _find_tokenizer(plan)
     batch = machine.to_device(plan.first, torch.device("cpu"))
     layout = Layout(batch.lengths, "cpu")
-    texts = {}
-    if (types := batch.fields.get("token_type_ids")) is not None:  # as the model says of them
-        texts["text"] = number_texts(layout, types, plan.part.config.delimiters)
-    layout = layout.with_fields({**texts, **batch.fields})
     kinds = [part for c in dict.fromkeys(plan.part.config.kinds) for part in c.head_groups or (c,)]
+    zeros = torch.zeros_like(layout.positions)
+    # What a model says of the tokens where the objective does not.
+    own = {"context": zeros == 0, "first": zeros, "last": layout.token_lengths - 1}
+    own |= {"token_type_ids": zeros, "text": zeros}
+    if (types := batch.fields.get("token_type_ids")) is not None:
+        own["text"] = number_texts(layout, types, plan.part.config.delimiters)
+    needed = {name for kind in kinds for name in kind.module.required_fields(kind.config)}
+    own = {name: own[name] for name in own if name in needed}
+    layout = layout.with_fields({**own, **batch.fields})
     masks = {}
     for kind in [kind for kind in kinds if kind.module.mask is not None] or kinds[:1]:
         settings = [f"{name} {value}" for name, value in kind.config if value is not None]

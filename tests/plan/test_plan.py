@@ -28,6 +28,14 @@ from tests._tiny_tasks import CLASSES, start, task
 
 CPU = torch.device("cpu")
 MIB = 2**20
+BERT = """\
+name: tiny
+model: {family: bert, hidden_size: 32, num_layers: 1, num_heads: 2, type_vocab_size: 1}
+tokenizer: {kind: wordpiece, vocab_size: 120}
+data: {train: [TRAIN]}
+objective: {name: mlm, max_length: 32}
+train: {steps: 2, schedule: constant, lr: 1.0e-3}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -384,6 +392,20 @@ def test_targets_of_a_list_are_the_tokens_that_its_objectives_predict(tmp_path: 
     assert count_projections(plan.data.objective, plan.first) == masked
     share = planning.describe(plan)["packing"]["share_of_tokens_with_loss"]
     assert share == pytest.approx(0.15 * 0.94, abs=0.01)  # special tokens are never masked
+
+
+@pytest.mark.parametrize("kind", ["seen_range", "longformer, global_tokens: question"])
+def test_mask_of_a_kind_has_what_the_model_says_where_the_objective_says_nothing(
+    tmp_path: Path, kind: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    path = _tiny.write(tmp_path, text=BERT)
+    plan = planning.make(
+        recipe.load(str(path), [f"attention={{kind: {kind}}}"]),
+        tmp_path / "run", "cpu", Log(QUIET), measure=False,
+    )  # fmt: skip
+    planning.draw_mask(plan, tmp_path / "mask.png")
+    assert (tmp_path / "mask.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
