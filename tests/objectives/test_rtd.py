@@ -312,6 +312,19 @@ def test_what_does_not_fit_is_refused_at_its_line(
         recipe.load(str(_tiny.write(tmp_path, text=text)))
 
 
+def test_heads_of_the_generator_that_do_not_fit_the_attention_are_refused_at_its_line(
+    tmp_path: Path,
+) -> None:
+    text = RECIPE + "attention: {kind: longformer, window: 8, dilation: [1, 1, 2, 2]}\n"
+    path = _tiny.write(tmp_path, text=text)
+    with pytest.raises(RecipeError) as error:
+        recipe.load(str(path))
+    (problem,) = error.value.problems
+    assert problem.startswith(f"{path}:9:19: attention.kind: longformer does not fit the model: ")
+    assert "there are 1 heads of the generator; set model.generator_heads" in problem
+    recipe.load(str(path), ["model.generator_heads=4"])
+
+
 def test_objective_that_keeps_no_marks_cannot_be_masked_by_words() -> None:
     objective = bound("rtd", MODEL, whole_words=True)
     with pytest.raises(UsageError, match="needs the flags of words"):

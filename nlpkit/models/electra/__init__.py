@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Size
 from nlpkit.models.layers.encoder_config import DetectorConfig
 
@@ -87,6 +88,15 @@ class Config(DetectorConfig):
     def generator_inner_size(self) -> int:
         """The width inside the generator's feed-forward layers."""
         return self.generator_intermediate_size or 4 * self.generator_width
+
+    def refuses_attention(self, choice: AttentionChoice) -> str | None:
+        """Return why one of the two models cannot have this kind of attention, or None."""
+        reason = super().refuses_attention(choice)
+        if reason or not self.has_generator:
+            return reason
+        if reason := choice.refuses_heads(self.num_generator_heads):
+            return f"{reason} of the generator; set model.generator_heads"
+        return None
 
     def generator_config(self) -> "Config":
         """Return the settings of an encoder of the generator's sizes."""
