@@ -5,6 +5,7 @@ The expected numbers come from the formulas of the papers, written here or in th
 """
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,9 +14,11 @@ from torch import Tensor
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.attention.forms import aft, chunks, compressed
+from nlpkit.attention.kinds import relative
 from nlpkit.attention.masks import dense_mask
 from nlpkit.contracts.request import Layout
 from nlpkit.errors import Unsupported
+from nlpkit.models.layers.embeddings import sinusoids
 from tests._attention import HEADS, PACKS, WIDTH, attend_of
 from tests._attention_formulas import reference
 
@@ -173,6 +176,13 @@ def test_memory_compressed_is_a_convolution_of_torch_and_full_attention(causal: 
         torch.testing.assert_close(out[i], torch.einsum("jh,jhd->hd", weights, own_values))
         if causal and i < 2:
             torch.testing.assert_close(out[i], learned["start_value"])
+
+
+@pytest.mark.parametrize("width", [12, 15])
+def test_distances_of_relative_are_sinusoids_of_any_width(width: int) -> None:
+    one = torch.eye(width).view(width, 3, -1)
+    rows = relative._make_distance_keys(SimpleNamespace(dropout=0.0), torch.arange(9), one)
+    torch.testing.assert_close(rows.flatten(1), sinusoids(9, width))  # Vaswani et al. 2017
 
 
 @pytest.mark.parametrize("causal", [True, False])

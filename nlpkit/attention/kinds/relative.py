@@ -179,7 +179,7 @@ def _make_distance_keys(request: Request, distances: Tensor, r: Tensor) -> Tenso
 
     steps = torch.arange(0, len(r), 2, device=distances.device).float() / len(r)
     angles = distances[:, None].float() / 10_000.0**steps
-    waves = torch.cat([angles.sin(), angles.cos()], dim=1)
+    waves = torch.cat([angles.sin(), angles.cos()], dim=1)[:, : len(r)]  # of an odd width
     # As the authors do, with the rate of the probabilities.
     waves = F.dropout(waves, request.dropout).to(r.dtype)
     return (waves @ r.flatten(1)).unflatten(1, r.shape[1:])
