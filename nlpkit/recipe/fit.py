@@ -45,10 +45,8 @@ def _check_model(recipe: "Recipe") -> Iterator[Misfit]:
         yield path, f"Config of {family} must be derived from nlpkit.models.config.ModelConfig"
         return
     found = [*check_attention(recipe.attention, config, recipe.objective)]
-    if not found:
-        config = with_attention(config, recipe.attention.choices)
-        found = [*check_objectives(recipe.objective, family, config)]
-    yield from found
+    chosen = with_attention(config, recipe.attention.choices)
+    yield from found or check_objectives(recipe.objective, family, chosen)
     if recipe.tokenizer is not None and recipe.tokenizer.sides is not None:
         from nlpkit.recipe.alternatives import check_tokenizers
 
@@ -63,15 +61,18 @@ def with_attention(config: ModelConfig, choices: tuple[AttentionChoice, ...]) ->
 def check_attention(
     section: Attention, config: ModelConfig, objectives: Sequence[Objective]
 ) -> Iterator[Misfit]:
-    """Yield the kinds that a family cannot have, and a backend that nothing takes."""
+    """Yield kinds that a family cannot have, or that no layer has; and a backend without use."""
+    layers = config.setting("num_layers", len(section.choices)) * config.setting("inner_layers", 1)
     for number, choice in enumerate(section.choices):
+        path: Path = ("attention", "layers", number) if section.layers else ("attention",)
         if reason := config.refuses_attention(choice):
-            path: Path = ("attention", "layers", number) if section.layers else ("attention",)
             from nlpkit.recipe.alternatives import list_kinds
 
             # If the kind is among them, its settings do not fit, and the reason says which.
             others = list_kinds(config, classes(objectives), besides=choice.kind)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}{others}"
+        elif number >= layers:
+            yield path, f"there is no such layer, the model has {layers}; remove it"
     if section.backend != "auto" and not config.kinds:
         yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
 

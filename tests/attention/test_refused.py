@@ -64,6 +64,29 @@ def test_backend_of_the_command_line_is_refused_by_its_option(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "kind", "layers"),
+    [
+        ("albert", ("num_layers=2", "inner_layers=2"), "full", 4),
+        ("electra", ("num_layers=2", "generator_layers=0.5"), "full", 2),
+        ("transformer", ("num_layers=2", "encoder_layers=3"), "causal", 2),
+    ],
+)
+def test_kind_of_a_layer_that_is_not_there_is_refused(
+    name: str, sizes: tuple[str, ...], kind: str, layers: int
+) -> None:
+    sets = [f"model.{size}" for size in sizes]
+    kinds = [f"{{kind: {kind}}}"] * layers
+    recipe.load(name, [*sets, f"attention={{layers: [{', '.join(kinds)}]}}"])
+    with pytest.raises(RecipeError) as error:
+        recipe.load(name, [*sets, f"attention={{layers: [{', '.join([*kinds, *kinds])}]}}"])
+    assert len(error.value.problems) == layers
+    assert error.value.problems[0] == (
+        f"--set attention: attention.layers.{layers}: there is no such layer, the model has "
+        f"{layers}; remove it"
+    )
+
+
 @pytest.mark.parametrize("family", ["bert", "roberta", "albert", "electra", "xlm", "modernbert"])
 def test_class_of_a_first_token_that_sees_nothing_else_is_refused(
     tmp_path: Path, family: str
