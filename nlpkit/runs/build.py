@@ -60,9 +60,8 @@ def model_part(
     assert recipe.model is not None  # checked by the recipe
     assert recipe.model.family is not None
     config = for_objective(recipe, recipe.model.config)
-    return ModelPart(
-        recipe.model.family, fit.with_attention(config, recipe.attention.choices), None
-    )
+    config = fit.with_attention(config, recipe.attention.choices)
+    return ModelPart(recipe.model.family, config, None, resumed=resumed)
 
 
 def for_objective(recipe: Recipe, config: ModelConfig) -> ModelConfig:
@@ -120,6 +119,8 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
         checks.check_objective(resolved, part)
     text = TrainingText(resolved, inputs[0], train_part, cache, callbacks)
     tokenizer = build_tokenizer(text, part, run_path)
+    if tokenizer is not None and part.config.setting("padding_idx") is not None:
+        checks.check_padding(resolved, part, tokenizer, run_path)
     objective = bind_objective(resolved, tokenizer, part, inputs[0], train_part)
     if part.new_head:
         callbacks.note(part.new_head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,9 +10,11 @@ import torch
 from nlpkit import attention, registry
 from nlpkit.contracts.request import Heads
 from nlpkit.contracts.task import Task
+from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit
 from nlpkit.recipe.places import dotted
+from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 
 
@@ -60,6 +63,27 @@ def check_optimizer(resolved: Resolved, processes: int) -> None:
             f"train.optimizer: {optimizer.name} needs whole parameters, and FSDP shards them; "
             f"start the processes without FSDP, or take one of {', '.join(able)}"
         )
+
+
+def check_padding(
+    resolved: Resolved, part: ModelPart, tokenizer: Tokenizer, run_path: Path
+) -> None:
+    """Raise `UsageError` if `padding_idx` of a new model is not that of the tokenizer.
+
+    RoBERTa's positions do not count the token of this id. A model that is there keeps its own.
+    """
+    begun = part.resumed is not None or (run_path / vocabulary.TOKENIZER).is_dir()
+    index, padding = part.config.padding_idx, tokenizer.pad_id
+    is_free = padding is None and index >= tokenizer.vocab_size
+    if begun or part.source is not None or index == padding or is_free:
+        return
+    token = tokenizer.token(index) if index < tokenizer.vocab_size else "no token"
+    what = f"model.padding_idx: {index} is the id of {token}, and "
+    if padding is None:
+        what += "the tokenizer has no padding token; choose one that has, such as kind bpe"
+    else:
+        what += f"{padding} is that of the padding token; set it to {padding}"
+    raise UsageError(resolved.document.locate(what))
 
 
 def _remedy(resolved: Resolved, part: ModelPart) -> str:

@@ -73,8 +73,7 @@ class Data:
     def fingerprint(self) -> str:
         """A hash of the tokenizer and the tokenized text, on which the examples depend."""
         parts = [] if self.tokenizer is None else [self.tokenizer.fingerprint()]
-        parts += [self.train.fingerprint]
-        parts += [self.valid.fingerprint] if self.valid else []
+        parts += [each.fingerprint for each in (self.train, self.valid) if each is not None]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -86,6 +85,7 @@ class ModelPart:
     config: Any  # a `ModelConfig`: the family's own
     start: dict[str, Tensor] | None  # weights of `init_from`, until `build_model` takes them
     source: Path | None = None  # the checkpoint that gives the sizes and the tokenizer
+    resumed: Path | None = None  # the checkpoint that `--resume` names
     rows: int | None = None  # number of tokens of `source`; None: no checkpoint, or no vocabulary
     warnings: Sequence[str] = ()  # missing and unexpected tensors
     outputs: int = 0  # of the task's output layer; 0: there is none

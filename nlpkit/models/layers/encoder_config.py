@@ -111,7 +111,10 @@ class RobertaConfig(EncoderConfig):
 
     norm_eps: float = Field(1e-5, gt=0, description="epsilon of the layer norms")
     padding_idx: int = Field(
-        1, ge=0, description="id of the padding token; positions are counted from the number after"
+        1,
+        ge=0,
+        description="id of the padding token, as in the tokenizer (bpe: 1; unigram, wordpiece: 0); "
+        "positions are counted from the number after",
     )
 
     @property

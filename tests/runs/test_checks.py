@@ -1,0 +1,104 @@
+"""The padding token of RoBERTa's positions: the tokenizer's in a new model, else as it was."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.runs import checks
+from tests import _tiny
+
+RECIPE = """\
+name: tiny
+model: {family: roberta, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16,
+  max_positions: 48}
+tokenizer: {kind: wordpiece, vocab_size: 120}
+data: {train: [TRAIN]}
+objective: {name: mlm, max_length: 32}
+train: {steps: 4, tokens_per_step: 128, schedule: constant, lr: 1.0e-2, save_every: 2, keep: 9,
+  precision: fp32}
+"""
+LONGFORMER = RECIPE.replace("roberta", "longformer").replace("wordpiece", "unigram")
+NO_PADDING = RECIPE.replace("wordpiece, vocab_size: 120", "gpt1_bpe, vocab_size: 300")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RECIPE, "1 is the id of [UNK], and 0 is that of the padding token; set it to 0"),
+        (
+            LONGFORMER.replace("120", "330"),
+            "1 is the id of </s>, and 0 is that of the padding token; set it to 0",
+        ),
+        (
+            RECIPE.replace("max_positions: 48", "padding_idx: 999"),
+            "999 is the id of no token, and 0 is that of the padding token; set it to 0",
+        ),
+        (
+            NO_PADDING,
+            "1 is the id of 上, and the tokenizer has no padding token; choose one that has, such "
+            "as kind bpe",
+        ),
+    ],
+    ids=["wordpiece", "unigram", "no token", "no padding token"],
+)
+def test_padding_of_positions_that_is_another_token_is_refused_at_its_line(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    path = _tiny.write(tmp_path, text=text)
+    with pytest.raises(UsageError) as error:
+        _tiny.pretrain(path, tmp_path / "run")
+    place = "3:16" if "padding_idx" in text else "2:8"
+    assert str(error.value) == f"{path}:{place}: model.padding_idx: {said}"
+
+
+def test_padding_token_of_the_checkpoint_is_that_of_its_tokenizer(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path, text=RECIPE)
+    saved = _tiny.pretrain(path, tmp_path / "run", "model.padding_idx=0")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(saved)
+    assert json.loads((saved / "config.json").read_text())["pad_token_id"] == 0
+    assert tokenizer.pad_token_id == 0
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(saved).roberta.embeddings
+    ids = torch.tensor([[7, tokenizer.unk_token_id, 8, 9]])
+    assert theirs.create_position_ids_from_input_ids(ids, 0).tolist() == [[1, 2, 3, 4]]
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of before the check, `whole`, and one that was stopped, `broken`, with its recipe."""
+    folder = tmp_path_factory.mktemp("old")
+    path = _tiny.write(folder, text=RECIPE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "check_padding", lambda *_: None)
+        _tiny.pretrain(path, folder / "whole")
+        broken = folder / "broken"
+        with pytest.raises(NlpkitError):
+            _tiny.pretrain(path, broken, stop=_tiny.StopAtStep(broken, 2))
+    return folder
+
+
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["there", "in another directory"])
+def test_run_of_before_goes_on_with_the_same_bits(
+    old: Path, tmp_path: Path, elsewhere: bool
+) -> None:
+    (begun,) = (old / "broken/checkpoints").glob("step-*2")
+    if elsewhere:
+        last = _tiny.pretrain(old / "tiny.yaml", tmp_path / "run", resume=str(begun))
+    else:
+        last = _tiny.pretrain(old / "tiny.yaml", old / "broken")
+    found, expected = (
+        load_file(each / "model.safetensors")
+        for each in (last, old / "whole/checkpoints/step-00000004")
+    )
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+
+
+def test_model_that_starts_from_a_checkpoint_keeps_its_positions(old: Path, tmp_path: Path) -> None:
+    text = RECIPE[RECIPE.index("data:") :]
+    text = f"name: more\ninit_from: {old}/whole/checkpoints/step-00000004\n{text}"
+    saved = _tiny.pretrain(_tiny.write(tmp_path, text=text), tmp_path / "run")
+    assert json.loads((saved / "config.json").read_text())["pad_token_id"] == 1
