@@ -29,6 +29,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
 _AT_ONCE = 1000  # rows tokenised together
+_COLUMNAR = ("arrow", "parquet")  # read whole: tasks read columns that they do not name, too
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ def read_rows(
             )
         should_stop()
         found = 0
-        read = formats.reader(file.format).rows(file, columns, counts)
+        chosen = () if file.format in _COLUMNAR else columns
+        read = formats.reader(file.format).rows(file, chosen, counts)
         rows = nested.expand_rows(read, config.rows, config.history)
         for line, values in islice(rows, file.max_rows):
             if line % 256 == 0:
@@ -257,6 +259,8 @@ def _hash_key(key: list[object], config: Config, files: Sequence[TextFile]) -> s
     limits = [file.max_rows for file in files]
     key += [{"max_rows": limits}] if any(limits) else []
     key += [] if config.valid_group is None else [{"valid_group": config.valid_group}]
+    by_row = config.valid_fraction and config.valid_group is None
+    key += ["by whole rows"] if by_row and any(f.format in _COLUMNAR for f in files) else []
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()
 
 

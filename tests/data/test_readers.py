@@ -1,6 +1,7 @@
 """Readers of rows: parallel text, idx, pictures, pixels as csv; what is wrong in such files."""
 
 import gzip
+import json
 import struct
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.conftest import REAL_DATA
 
 IMAGES = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3)  # five of height 2, width 3
 LABELS = [3, 1, 4, 1, 5]
+HELD_OUT = {"valid_fraction": 0.3}
 
 
 class Pixels(Task):
@@ -390,6 +392,51 @@ def test_row_that_no_item_can_be_made_of_is_skipped_and_counted(tmp_path: Path) 
             return
         items = build_items(inputs, config, Refuses(None, None, None))
         assert (len(items), items.counts.bad, items.counts.documents) == (4, 1, 4)
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_rows_of_columns_are_those_of_jsonl(name: str, tmp_path: Path) -> None:
+    """A task reads what it does not name, `input`; the split does not depend on what it names."""
+    import pyarrow
+    from pyarrow import feather, parquet
+
+    names = ("instruction", "input", "output")
+    rows = [{each: f"{each} {n}" for each in names} for n in range(60)]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    table = pyarrow.Table.from_pylist(rows)
+    write = parquet.write_table if name == "x.parquet" else feather.write_feather
+    write(table, tmp_path / name)
+    for part in ("train", "valid"):
+        expected, *found = (
+            [row.values for row in _rows(str(tmp_path / each), chosen, None, part, **HELD_OUT)]
+            for each, chosen in (
+                ("x.jsonl", ("output",)),
+                (name, ("output",)),
+                (name, ("instruction", "output")),
+            )
+        )
+        assert found == [expected, expected]
+        assert len(expected) > 5
+
+
+def test_lists_in_columns_give_their_rows(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    row = {"text": "d", "parts": [{"text": "a"}, {"text": "b"}]}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "x.parquet")
+    found = _rows(str(tmp_path / "x.parquet"), ("text",), rows="parts")
+    assert [row.text("text") for row in found] == ["a", "b"]
+
+
+def test_time_that_python_does_not_hold_is_one_line(tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.table({"text": ["a"], "at": pyarrow.array([1 << 60], pyarrow.timestamp("ms"))})
+    parquet.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet: a value that Python cannot hold: "):
+        _rows(str(tmp_path / "x.parquet"), ("text",))
 
 
 def test_group_of_rows_is_read_from_columns_too(tmp_path: Path) -> None:

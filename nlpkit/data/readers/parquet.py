@@ -1,6 +1,6 @@
 """Rows of parquet files, read batch by batch, with pyarrow.
 
-A row's line is its number. Only the columns that the recipe names are read.
+A row's line is its number. Of documents only the columns that the recipe names are read.
 """
 
 from collections.abc import Iterator, Sequence
@@ -37,12 +37,14 @@ def arrow_errors(file: TextFile) -> Iterator[None]:
     except (pyarrow.ArrowException, OSError) as error:
         what = str(error).partition("\n")[0]
         raise DataError(f"{file.name}: not a {file.format} file: {what}") from error
+    except (ValueError, OverflowError) as error:  # such as a time
+        raise DataError(f"{file.name}: a value that Python cannot hold: {error}") from error
 
 
 def choose_columns(columns: Sequence[str], names: Sequence[str]) -> list[str] | None:
     """Return the columns of a file that settings name by themselves or as the start of a path.
 
-    None: all of them, as one that is named is not there, and the message shows what is.
+    None: all of them, as none is named, or one that is not there: the message shows what is.
     """
     roots = [name if name in names else name.partition(".")[0] for name in columns]
     return list(dict.fromkeys(roots)) if roots and {*roots} <= {*names} else None
