@@ -42,6 +42,22 @@ def test_classification_is_start_text_extract() -> None:
     assert item.cut == {}
 
 
+@pytest.mark.parametrize("choices", [[1, 2, 3], ["1", "0"], ["a", "b", "1"]])
+def test_choices_that_are_places_of_others_are_refused(choices: list) -> None:
+    """A row with 1 could mean the text 1, or the entry after the first."""
+    with pytest.raises(ValueError, match=r"1 is an entry, and the number of entry 2, .*: 1"):
+        _task("classification", choices=choices)
+
+
+@pytest.mark.parametrize("choices", [[0, 1, 2], [10, 20], ["a", 1], [1.5, 2.5]])
+def test_choices_that_are_meant_in_one_way_are_read(choices: list) -> None:
+    choices = list(map(str, choices))
+    task = _task("classification", [], choices=choices)
+    for number, text in enumerate(choices):
+        for value in (number, text):
+            assert task.label(Row({"label": value}, "x", 1)) == number
+
+
 def test_entailment_is_premise_delimiter_hypothesis() -> None:
     task = _task("entailment", labels=["no", "yes"])
     example, _ = _example(task, premise="ab", hypothesis="c", label="no")

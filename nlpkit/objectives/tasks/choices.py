@@ -2,8 +2,9 @@
 
 `choices` is a mapping, `{entailment: 蕴含, neutral: 中立, "-": null}`, from what a column has to
 what it means; rows whose value means null are left out, and counted. A list is what the numbers
-from 0 mean, `[差评, 好评]`; its texts are read, too. `as` settings say what names an option of a
-row: its number from 0, its text, or a list of names, `[A, B, C, D]`.
+from 0 mean, `[差评, 好评]`; its texts are read, too, so a number in it that is the place of another
+entry is refused. `as` settings say what names an option of a row: its number from 0, its text, or a
+list of names, `[A, B, C, D]`.
 """
 
 from __future__ import annotations
@@ -64,6 +65,13 @@ def _validate(value: object) -> dict[str, str | None] | list[str]:
     texts = _texts(value, "entry")
     if twice := [text for text in texts if texts.count(text) > 1]:
         raise ValueError(f"{twice[0]!r} is given twice")
+    for place, text in enumerate(texts):
+        if _NUMBER.fullmatch(text) and int(text) < len(texts) and int(text) != place:
+            same = ", ".join(f"{each}: {each}" for each in texts)
+            raise ValueError(
+                f"{text} is an entry, and the number of entry {int(text) + 1}, {texts[int(text)]}; "
+                f"say what rows have: {{{same}}}"
+            )
     return texts
 
 
