@@ -74,7 +74,9 @@ def find_inputs(
     valid = [each for source in config.valid if (each := find_input(source))]
     used = {file.format for each in train + valid for file in each.files}
     if config.line_break is not None and used and not used & {*formats.WITH_LINE_BREAK}:
-        raise UsageError("data.line_break: only text and tsv lines have it, and no file is either")
+        raise UsageError(
+            "data.line_break: only lines of text, tsv and parallel have it; no file is one"
+        )
     return train, valid
 
 

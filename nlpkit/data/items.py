@@ -140,6 +140,7 @@ def read_rows(
         chosen = () if file.format in _COLUMNAR else columns
         read = formats.reader(file.format).rows(file, chosen, counts)
         rows = nested.expand_rows(read, config.rows, config.history)
+        line_break = config.line_break if file.format in formats.WITH_LINE_BREAK else None
         for line, values in islice(rows, file.max_rows):
             if line % 256 == 0:
                 should_stop()
@@ -154,8 +155,11 @@ def read_rows(
                 continue
             if is_other:
                 counts.held_out += 1
-            else:
+            elif line_break is None:
                 yield row
+            else:
+                texts = {name: text.replace(line_break, "\n") for name, text in values.items()}
+                yield Row(texts, file.name, line)
         if not found and config.on_error == "stop":
             raise DataError(f"{file.name}: {'no rows' if counts.lines else 'empty file'}")
 
@@ -259,6 +263,8 @@ def _hash_key(key: list[object], config: Config, files: Sequence[TextFile]) -> s
     limits = [file.max_rows for file in files]
     key += [{"max_rows": limits}] if any(limits) else []
     key += [] if config.valid_group is None else [{"valid_group": config.valid_group}]
+    breaks = config.line_break and any(f.format in formats.WITH_LINE_BREAK for f in files)
+    key += [{"line_break": config.line_break}] if breaks else []
     by_row = config.valid_fraction and config.valid_group is None
     key += ["by whole rows"] if by_row and any(f.format in _COLUMNAR for f in files) else []
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()

@@ -138,7 +138,7 @@ class Config(FrozenConfig):
         "the turns of a dialogue",
     )
     line_break: Name | None = Field(
-        None, description="mark that stands for a newline in text and tsv lines, such as <n>"
+        None, description="mark that stands for a newline in lines of text, tsv, parallel: <n>"
     )
     on_error: Literal["stop", "skip"] = Field("stop", description="what a malformed row does")
     workers: Workers | None = Field(None, ge=1, description="processes that tokenise; default: all")

@@ -439,6 +439,19 @@ def test_time_that_python_does_not_hold_is_one_line(tmp_path: Path) -> None:
         _rows(str(tmp_path / "x.parquet"), ("text",))
 
 
+def test_rows_of_lines_have_newlines_where_the_mark_stands(tmp_path: Path) -> None:
+    (tmp_path / "x.tsv").write_text("text\tlabel\na<n>b<n>\tc\n")
+    (row,) = _rows(str(tmp_path / "x.tsv"), ("text",), line_break="<n>")
+    assert row.values == {"text": "a\nb\n", "label": "c"}
+    for name in ("x.de", "x.en"):
+        (tmp_path / name).write_text(f"{name}<n>b\n")
+    pair = {"files": [str(tmp_path / name) for name in ("x.de", "x.en")], "format": "parallel"}
+    (row,) = _rows(pair, ("source", "target"), line_break="<n>")
+    assert row.values == {"source": "x.de\nb", "target": "x.en\nb"}
+    (row,) = _rows(pair, ("source", "target"))
+    assert row.text("source") == "x.de<n>b"
+
+
 def test_group_of_rows_is_read_from_columns_too(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
