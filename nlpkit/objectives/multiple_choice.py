@@ -1,7 +1,7 @@
 """Chooses one of several answers. Each is start, context question, delimiter, answer, extract.
 
 Radford et al. 2018, sec. 3.3: one linear unit on each answer's state, softmax over the answers.
-Rows may have different numbers of answers.
+Rows may have different numbers of answers. Of a row that is too long the end of the context is cut.
 """
 
 from __future__ import annotations
@@ -89,6 +89,14 @@ class Objective(StateTask):
         """Return one sequence for each answer: the context and the answer."""
         context, *options = ids
         return [[context, option] for option in options]
+
+    def tail(self, row: Row, ids: list[list[int]]) -> int:
+        """Return the number of the question's tokens, where the context has to be cut."""
+        context, *options = ids
+        longest = len(context) + max(map(len, options)) + self.frame.size(2)
+        if self.config.question is None or longest <= self.config.max_length:
+            return 0
+        return max(len(context) - len(self.encode([row.text(self.config.context)])[0]), 0)
 
     def task_loss(
         self, outputs: torch.Tensor, groups: torch.Tensor, batch: Mapping[str, torch.Tensor]

@@ -136,6 +136,19 @@ def test_truncation_of_options_is_counted_over_all_of_them() -> None:
     }
 
 
+@pytest.mark.parametrize("kept", ["abc de", "ab de", " de", " d"])
+def test_long_context_of_multiple_choice_is_cut_before_the_question(kept: str) -> None:
+    task = _task("multiple_choice", question="question", max_length=len(kept) + 5)
+    row = {"context": "abc", "question": "de", "options": ["aa", "b"], "label": 0}
+    example, item = _example(task, **row)
+    ids = Letters().encode_batch([kept])[0]
+    first = [START, *ids, DELIMITER, A, A, EXTRACT]
+    assert example["input_ids"].tolist()[: len(first)] == first
+    lost = len("abc de") - len(kept)
+    expected = 2 * lost - 1 if lost else 0  # the second answer leaves room for one more
+    assert item.cut.get("tokens cut from part 1 of inputs", 0) == expected
+
+
 def test_max_length_beyond_the_positions_is_refused() -> None:
     with pytest.raises(ValueError, match=r"max_length: 600 is more than model.max_positions 512"):
         _task("classification", labels=["0", "1"], max_length=600)

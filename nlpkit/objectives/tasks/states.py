@@ -79,6 +79,10 @@ class StateTask(FramedTask):
         """Return the sequences of a row as lists of parts; the first part is cut first."""
         return [ids]
 
+    def tail(self, row: Row, ids: list[list[int]]) -> int:
+        """Return how many tokens at the end of the first part are kept when its others are cut."""
+        return 0
+
     @abstractmethod
     def label(self, row: Row) -> float:
         """Return the index of the right class or option, or a number; raise `RowError`."""
@@ -87,21 +91,28 @@ class StateTask(FramedTask):
         """Return the item of a row; the first part is cut first, then the next, at their ends."""
         cut = Counter[str]()
         framed = []
+        tail = self.tail(row, ids)
         for parts in self.sequences(ids):
-            kept, part_cut = self._fit(parts)
+            kept, part_cut = self._fit(parts, tail)
             framed.append(self.frame.ids(kept))
             cut.update(part_cut)
         size = sum(map(len, framed))
         return Item(tuple(framed), self.label(row), size, cut)
 
-    def _fit(self, parts: Sequence[list[int]]) -> tuple[list[np.ndarray], dict[str, int]]:
+    def _fit(
+        self, parts: Sequence[list[int]], tail: int
+    ) -> tuple[list[np.ndarray], dict[str, int]]:
         left = self.config.max_length - self.frame.size(len(parts))
         kept: list[np.ndarray] = []
         cut: dict[str, int] = {}
         later = sum(map(len, parts))
         for number, part in enumerate(parts, 1):
             later -= len(part)
-            ids, lost = shorten(part, left - later, "start")
+            last = part[len(part) - tail :] if number == 1 else []
+            ids, lost = shorten(part[: len(part) - len(last)], left - later - len(last), "start")
+            if last:
+                end, end_lost = shorten(last, left - later - len(ids), "start")
+                ids, lost = np.concatenate([ids, end]), lost + end_lost
             left -= len(ids)
             kept.append(ids)
             cut |= count_cut(lost, f"part {number} of input")
