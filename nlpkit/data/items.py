@@ -14,7 +14,6 @@ from itertools import islice
 
 import numpy as np
 
-from nlpkit.config import FrozenConfig
 from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError, TextFile
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import formats, nested, template
@@ -165,7 +164,10 @@ def read_rows(
 
 
 def read_texts(
-    rows: Iterable[Row], task: type[Task], settings: FrozenConfig, config: Config, counts: Counts
+    rows: Iterable[Row],
+    texts_of: Callable[[Row], Iterable[str]],
+    config: Config,
+    counts: Counts,
 ) -> Iterator[str]:
     """Yield the texts of rows that train a tokenizer; wrong rows are counted.
 
@@ -174,7 +176,7 @@ def read_texts(
     """
     for row in rows:
         try:
-            yield from task.vocabulary_texts(settings, row)
+            yield from texts_of(row)
         except RowError as error:
             _count_bad(error, row.file, row.line, config, counts)
 

@@ -35,7 +35,7 @@ def read_inputs(
 ) -> Iterator[Row]:
     """Yield the text that a recipe trains on, of a task all texts of its rows, or of a column.
 
-    `columns` are those that the task reads, which decide what is held out; None: running text.
+    `columns` are those that the task names; None: running text.
     """
     part: Part = "train" if config.valid_fraction else "all"
     if columns is None:

@@ -67,14 +67,14 @@ class TrainingText:
             ],
             "data": data.model_dump(mode="json", include=decide),
             "part": [self.part, data.valid_fraction, *filter(None, [data.valid_group])],
-        } | ({"task": [self.objective.name, *self.columns]} if self.columns else {})
+        } | ({"task": [self.objective.name, "rows", *self.columns]} if self.columns else {})
 
     def texts(self, counts: Counts) -> Iterator[str]:
-        """Yield the documents; or the texts of a task's rows, where these are no documents."""
+        """Yield the documents; of a task whose rows are none, or held out, its rows' texts."""
         if self.columns:
             from nlpkit.runs import row_texts
 
-            if row_texts.are_rows(self):
+            if self.part != "all" or row_texts.are_rows(self):
                 yield from row_texts.read(self, counts)
                 return
         data, stop = self.resolved.recipe.data, self.callbacks.should_stop

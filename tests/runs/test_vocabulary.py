@@ -14,6 +14,7 @@ from nlpkit import recipe
 from nlpkit.checkpoints import integrity
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.files import find_inputs
+from nlpkit.data.items import read_rows
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models.formats.rows import resize_embeddings
@@ -296,6 +297,28 @@ def test_tokenizer_of_rows_is_not_taken_for_that_of_documents(tmp_path: Path) ->
     assert read == ["A 0", "A 0"]
     assert keys[0] != keys[1]
     assert {*keys[0]} < {*keys[1]}  # those of running text are as before
+
+
+@pytest.mark.parametrize("key", ["text", "source"])
+def test_tokenizer_of_a_task_reads_no_row_that_it_holds_out(tmp_path: Path, key: str) -> None:
+    rows = [{"text": f"A {n}", "source": f"B {n}", "target": "C"} for n in range(60)]
+    (tmp_path / "r.jsonl").write_text("\n".join(map(json.dumps, rows)) + '\n{"text": "no text"}')
+    (tmp_path / "r.en").write_text("\n".join(f"B {n}" for n in range(60)))
+    (tmp_path / "r.de").write_text("C\n" * 60)
+    pair = f"{{files: [{tmp_path}/r.en, {tmp_path}/r.de], format: parallel}}"
+    for train, found in ((f"{tmp_path}/r.jsonl", key), (pair, "source")):
+        sets = [f"data.train=[{train}]", "data.valid=[]", "data.valid_fraction=0.3"]
+        sets += [f"data.text_key={key}", f"objective={{name: generation, source: {key}}}"]
+        sets += ["data.on_error=skip"]
+        resolved = recipe.load("gpt2", sets)
+        data = resolved.recipe.data
+        inputs, _ = find_inputs(data, None, tmp_path)
+        text, counts = TrainingText(resolved, inputs, "train", tmp_path, Callbacks()), Counts()
+        read = [each for each in text.texts(counts) if each not in ("C", "no text")]
+        trained = read_rows(inputs, data, ("source", "target"), Counts(), "train")
+        assert read == [row.text(found) for row in trained if "source" in row.values]
+        assert len(read) + counts.held_out in (60, 61)
+        assert counts.held_out > 5
 
 
 def test_key_of_every_source_is_what_the_tokenizer_of_a_task_reads(tmp_path: Path) -> None:
