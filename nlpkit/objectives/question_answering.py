@@ -189,15 +189,18 @@ class Objective(FramedTask):
         windows = token_windows(len(context), room, config.stride)
         if len(windows) > 1:
             cut |= {"contexts read in windows": 1, "windows of them": len(windows)}
-        parts, places = [], []
+        parts, places, is_read = [], [], False
         for start, stop in windows:
             part = frame.ids([question, np.array(context[start:stop], np.int32)])
             null = len(part) - 1 if self.null_is_last else 0
             place = null, null
             if inside is not None and start <= inside[0] and inside[1] < stop:
                 place = offset + inside[0] - start, offset + inside[1] - start
+                is_read = True
             parts.append(part)
             places.append(place)
+        if inside is not None and not is_read:
+            cut["answers whole in no window"] = 1
         label = _Target(
             tuple(answer.text for answer in answers) or ("",),
             spans,

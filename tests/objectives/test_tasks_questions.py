@@ -109,6 +109,15 @@ def test_window_without_the_whole_answer_has_the_null_answer() -> None:
         assert item.cut == {"contexts read in windows": 1, "windows of them": len(item.parts)}
 
 
+def test_answer_that_no_window_holds_is_counted() -> None:
+    objective = bound("question_answering", max_length=30, stride=7, **SETTINGS)
+    start = CONTEXT.index("lazy dog")
+    (item,) = items(objective, asked(CONTEXT[: start + len("lazy dog")], 0))
+    assert {*item.label.places} == {(0, 0)}
+    windows = {"contexts read in windows": 1, "windows of them": len(item.parts)}
+    assert item.cut == windows | {"answers whole in no window": 1}
+
+
 def test_window_has_the_answer_where_it_has_all_of_its_tokens() -> None:
     # Answers of two tokens at every place: at the border of a window, too.
     objective = bound("question_answering", max_length=30, stride=7, **SETTINGS)
