@@ -49,7 +49,7 @@ Rows: TypeAlias = Iterator[tuple[int, JsonObject | RowError]]
 
 
 class LeftOut(RowError):
-    """A row that a setting leaves out, such as one without a label that annotators agree on."""
+    """A row that a setting leaves out, such as one without an agreed label; or the cut to fit."""
 
 
 class Bad(NamedTuple):

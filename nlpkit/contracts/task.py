@@ -91,7 +91,11 @@ class Task(Objective):
 
     @abstractmethod
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return the item of a row, cut to fit; `ids` are those of its `texts`."""
+        """Return the item of a row, cut to fit; `ids` are those of its `texts`.
+
+        Raises:
+            LeftOut: nothing to learn is left; it says what is counted, in the plural.
+        """
 
     def augment(self, item: Item, rng: np.random.Generator) -> Item:
         """Return a training row's item, changed at random; held-out rows stay as they are."""

@@ -237,6 +237,7 @@ def build_items(
             f"{name}: no items; {number_of(counts.bad, 'malformed rows')}, "
             f"{number_of(counts.blank, 'blank lines')}, "
             + (f"{number_of(counts.left_out, 'rows left out')}, " if counts.left_out else "")
+            + "".join(f"{number_of(n, what)}; " for what, n in cut.items())
             + f"{number_of(counts.held_out, 'rows')} in the other part"
         )
     names = name_first(
@@ -294,7 +295,10 @@ def _items(
             try:
                 item = objective.item(row, own)
             except RowError as error:
-                _count_bad(error, row.file, row.line, config, counts)
+                if isinstance(error, LeftOut):
+                    cut[error.what] += 1
+                else:
+                    _count_bad(error, row.file, row.line, config, counts)
                 counts.documents -= 1
                 counts.characters -= sum(map(len, texts))
                 continue

@@ -23,7 +23,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, Field
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.reader import LeftOut, Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.objectives.examples.text import LabelTargets, check_length
 from nlpkit.objectives.tasks.conversations import (
@@ -164,11 +164,17 @@ class Objective(LabelTargets, Task):
         return [self.chatting.encode_marked(text)[0] for text in texts]
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return the item of a row; the end of a long conversation is cut."""
+        """Return the item of a row; the end of a long conversation is cut.
+
+        Raises:
+            LeftOut: all turns of the assistant are behind the cut.
+        """
         messages = self.config.messages(row)
         (text,) = self.texts(row)
         is_target = self.find_targets(messages, text)
         kept, cut = shorten(ids[0], self.config.max_length + 1, "start")
+        if cut and not is_target[1 : len(kept)].any():
+            raise LeftOut("conversations left out, cut before the assistant's first turn")
         counts = count_cut(cut, "conversation")
         return Item((kept,), is_target[: len(kept)], len(kept) - 1, counts, text)
 

@@ -23,7 +23,7 @@ from pydantic import Field as Setting
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import IGNORE, LENGTHS, Batch, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
-from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.reader import LeftOut, Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data.template import TextOf, columns
 from nlpkit.objectives import generation
@@ -33,6 +33,9 @@ from nlpkit.objectives.tasks.rows import count_cut, shorten
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+ALIKE = "pairs left out, whose answers are the same once cut"
 
 
 class LossConfig(FrozenConfig):
@@ -145,13 +148,19 @@ class Objective(Preferences, generation.Objective):
         return prompt, chosen, rejected
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return the item of a row; the start of the prompt is cut first, alike for both."""
+        """Return the item of a row; the start of the prompt is cut first, alike for both.
+
+        Raises:
+            LeftOut: the cut leaves no difference of the answers.
+        """
         room = self.config.max_length - 2
         longest = max(map(len, ids[1:]))
         prompt, prompt_cut = shorten(ids[0], max(room - longest, 1), "end")
         answers = [shorten(each, room - len(prompt), "start") for each in ids[1:]]
         cut = count_cut(prompt_cut, "prompt") | count_cut(sum(n for _, n in answers), "answer")
         (chosen, _), (rejected, _) = answers
+        if np.array_equal(chosen, rejected):
+            raise LeftOut(ALIKE)
         size = 2 * (len(prompt) + 2) + len(chosen) + len(rejected)
         text, label, _ = self.texts(row)
         return Item((prompt, chosen, rejected), label, size, cut, text)

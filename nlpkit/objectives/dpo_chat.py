@@ -16,11 +16,11 @@ from pydantic import Field as Setting
 
 from nlpkit.contracts.batch import LENGTHS
 from nlpkit.contracts.objective import ModelSettings
-from nlpkit.contracts.reader import Row, RowError
+from nlpkit.contracts.reader import LeftOut, Row, RowError
 from nlpkit.contracts.task import Item
 from nlpkit.objectives import chat
 from nlpkit.objectives.chat import CHATML_TOKENS, TUNE_FIRST, TemplateName
-from nlpkit.objectives.dpo import LossConfig, Preferences
+from nlpkit.objectives.dpo import ALIKE, LossConfig, Preferences
 from nlpkit.objectives.tasks.conversations import Messages, read_list
 from nlpkit.objectives.tasks.rows import count_cut, shorten
 
@@ -99,7 +99,11 @@ class Objective(Preferences, chat.Objective):
         return tuple(self.render(each) for each in self.conversations(row)[1])
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
-        """Return the item of a row; the start is cut first, alike for both, then the end."""
+        """Return the item of a row; the start is cut first, alike for both, then the end.
+
+        Raises:
+            LeftOut: the cut leaves no difference of the two.
+        """
         shared, both = self.conversations(row)
         targets = []
         for messages in both:
@@ -114,6 +118,8 @@ class Objective(Preferences, chat.Objective):
             each[start : start + len(part)] for each, (part, _) in zip(targets, kept, strict=True)
         )
         parts = tuple(part for part, _ in kept)
+        if np.array_equal(*parts):
+            raise LeftOut(ALIKE)
         return Item(parts, labels, sum(map(len, parts)) - 2, cut, self.render(both[0][:shared]))
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -11,11 +11,14 @@ from transformers import AutoTokenizer
 
 from nlpkit import cli
 from nlpkit.contracts.batch import IGNORE
-from nlpkit.contracts.reader import RowError
-from nlpkit.data.items import Row
+from nlpkit.contracts.reader import LeftOut, RowError
+from nlpkit.data.files import find_inputs
+from nlpkit.data.items import Row, build_items
+from nlpkit.data.settings import Config as DataConfig
+from nlpkit.errors import DataError
 from nlpkit.models.gpt2 import Config as ModelSettings
 from nlpkit.objectives.chat import Config, Objective
-from nlpkit.objectives.tasks.conversations import CHATML
+from nlpkit.objectives.tasks.conversations import CHATML, message
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe, unigram, wordpiece
 from tests import _tiny
@@ -145,10 +148,31 @@ def test_example_predicts_the_turns_and_their_ends_alone(tokenizer) -> None:
     targets = example["labels"][example["labels"] != IGNORE]
     assert targets.tolist() == [*tokenizer.encode("Yes"), tokenizer.special_id("<|im_end|>")]
     assert len(example["input_ids"]) == item.size
-    cut = _bound(tokenizer, MARKED, max_length=5)
+    first = int(np.argmax(example["labels"] != IGNORE))
+    cut = _bound(tokenizer, MARKED, max_length=first + 1)
     short = cut.item(row, cut.encode([*cut.texts(row)]))
-    assert short.size == 5
+    assert short.size == first + 1
     assert short.cut["conversations cut"] == 1
+    cut = _bound(tokenizer, MARKED, max_length=first)
+    with pytest.raises(LeftOut, match="conversations left out, cut before"):
+        cut.item(row, cut.encode([*cut.texts(row)]))
+
+
+def test_conversations_cut_before_the_answer_are_left_out_and_counted(
+    tokenizer, tmp_path: Path
+) -> None:
+    talks = [[message("user", "x" * n), message("assistant", "Yes")] for n in (1, 90, 90)]
+    file = tmp_path / "talks.jsonl"
+    file.write_text("\n".join(json.dumps({"messages": each}) for each in talks))
+    config = DataConfig(train=[str(file)])
+    inputs, _ = find_inputs(config, None, tmp_path)
+    items = build_items(inputs, config, _bound(tokenizer, MARKED, max_length=40))
+    assert len(items) == items.counts.documents == 1
+    said = "conversations left out, cut before the assistant's first turn"
+    assert items.cut == {said: 2}
+    file.write_text(json.dumps({"messages": talks[1]}))
+    with pytest.raises(DataError, match=rf"no items; .* 1 {said.replace('ations', 'ation')}; "):
+        build_items(inputs, config, _bound(tokenizer, MARKED, max_length=40))
 
 
 TALK = [{"role": "user", "content": "A\nB"}, {"role": "assistant", "content": "C"}]

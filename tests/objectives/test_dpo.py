@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from nlpkit import cli, recipe
 from nlpkit import plan as planning
 from nlpkit.contracts.batch import IGNORE, LENGTHS
-from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.reader import LeftOut, RowError
 from nlpkit.data.items import Row
 from nlpkit.data.pack import pack_examples
 from nlpkit.errors import UsageError
@@ -97,6 +97,11 @@ def test_prompt_is_cut_alike_for_both_answers_and_counted() -> None:
     item = _objective().item(_row(), [[5, 6], [9], [10] * 9])
     assert [len(part) for part in item.parts] == [1, 1, 7]
     assert item.cut["tokens cut from answers"] == 2
+
+
+def test_answers_that_are_the_same_once_cut_are_left_out() -> None:
+    with pytest.raises(LeftOut, match="pairs left out, whose answers are the same"):
+        _objective().item(_row(), [[5, 6], [10] * 8, [10] * 9])
 
 
 def test_same_answer_twice_is_a_wrong_row() -> None:

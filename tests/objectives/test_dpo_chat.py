@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 
 from nlpkit import cli
 from nlpkit.contracts.batch import IGNORE, LENGTHS
-from nlpkit.contracts.reader import RowError
+from nlpkit.contracts.reader import LeftOut, RowError
 from nlpkit.data.items import Row
 from nlpkit.models.gpt2 import Config as ModelSettings
 from nlpkit.objectives.dpo_chat import Config, Objective
@@ -89,6 +89,14 @@ def test_start_of_a_long_conversation_is_cut_alike_and_counted(tokenizer) -> Non
     for before, after in zip(long.parts, cut.parts, strict=True):
         assert before[lost:].tolist() == after.tolist()
     assert [each.sum() for each in cut.label] == [each.sum() for each in long.label]
+
+
+def test_conversations_that_are_the_same_once_cut_are_left_out(tokenizer) -> None:
+    objective = _bound(tokenizer, MARKED, max_length=20)
+    answers = [[{"role": "assistant", "content": "x " * 40 + each}] for each in ("good", "bad")]
+    row = _row(chosen=ASKED + answers[0], rejected=ASKED + answers[1])
+    with pytest.raises(LeftOut, match="pairs left out, whose answers are the same"):
+        objective.item(row, objective.encode([*objective.texts(row)]))
 
 
 @pytest.mark.parametrize(
