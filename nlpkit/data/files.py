@@ -75,7 +75,7 @@ def find_inputs(
     used = {file.format for each in train + valid for file in each.files}
     if config.line_break is not None and used and not used & {*formats.WITH_LINE_BREAK}:
         raise UsageError(
-            "data.line_break: only lines of text, tsv and parallel have it; no file is one"
+            "data.line_break: only text, tsv and parallel lines have it; no file is one"
         )
     return train, valid
 
