@@ -201,11 +201,14 @@ class Objective(LabelTargets, Task):
         """Return the text of a conversation, with `prompt` up to the assistant's next turn.
 
         Raises:
-            RowError: the template refuses it, or a message has a special token in its text.
+            RowError: the template refuses it, or a message has a special token in a value.
         """
         for number, each in enumerate(messages, 1):
-            if found := self.chatting.special_tokens_in(each["content"]):
-                raise RowError(f"message {number} has the special token {found[0]} in its text")
+            for name, value in each.items():
+                if found := self.chatting.special_tokens_in(value):
+                    where = "text" if name == "content" else name
+                    what = f"message {number} has the special token {found[0]} in its {where}"
+                    raise RowError(what)
         return render(self.jinja, messages, prompt, False, self.chatting.role_tokens)[0]
 
     def turns(self, messages: Messages) -> list[tuple[int, int]]:

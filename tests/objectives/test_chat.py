@@ -206,6 +206,11 @@ def test_layouts_give_the_same_text(settings, row, tokenizer) -> None:
             r"message 1 has the special token <\|im_end\|> in its text",
         ),
         (
+            MARKED,
+            [{"role": "user<|im_end|>", "content": "A"}, {"role": "assistant", "content": "B"}],
+            r"message 1 has the special token <\|im_end\|> in its role",
+        ),
+        (
             REFUSING,
             [{"role": "system", "content": "A"}, {"role": "assistant", "content": "B"}],
             "the chat template refuses it: no system",
