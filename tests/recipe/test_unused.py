@@ -78,6 +78,14 @@ def resolve(text: str, *overrides: str) -> Resolved:
                 "--set train.average.every: has no effect with average ema",
             ],
         ),
+        # Held-out files are read as they are.
+        (
+            CLM.replace(
+                "train: a.txt", "train: {files: a, weight: 2}, valid: [{files: b, weight: 2}]"
+            ),
+            ("train.schedule=cosine", "eval.beam=1", "attention.form=local"),
+            ["r.yaml:5:65: data.valid.0.weight: has no effect on held-out files, each read once"],
+        ),
         # Beside what objective clm does not read.
         (
             CLM,
