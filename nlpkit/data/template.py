@@ -41,10 +41,9 @@ def problem(text: str) -> str | None:
     for brace, name in (("{", "opened and not closed"), ("}", "closed and not opened")):
         if brace in rest:
             return f"has a single brace, {name} in {text!r}; {{{{ and }}}} are braces"
-    if not fields(text):
-        return "it names no column; {COLUMN} is a value of the row"
-    if not all(field.partition(":")[0] for field in fields(text)):
-        return "{} names no column; {COLUMN} is a value of the row"
+    names = [field.partition(":")[0] for field in fields(text)]
+    if not names or not all(names):
+        return f"{'{}' if names else 'it'} names no column; {{COLUMN}} is a value of the row"
     return None
 
 
@@ -72,6 +71,8 @@ def _check_texts(value: object) -> str | list[str]:
     texts = [_check_template(text) for text in given if isinstance(text, str) and text]
     if not texts or len(texts) < len(given):
         raise ValueError("needs a column, a template or a list of them")
+    if isinstance(value, str) and len(p := apart(value)) > 1 and not all(map(is_template, p)):
+        raise ValueError(f"a text beside {DELIMITER} names no {{COLUMN}}, a value of the row")
     return texts if isinstance(value, list) else texts[0]
 
 
@@ -92,8 +93,7 @@ def fields(text: str) -> list[str]:
     """Return what stands between braces, each once; of the name of a column, the name."""
     if not is_template(text):
         return [text]
-    found = [match[1] for match in _FIELD.finditer(text) if match[1] is not None]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(m[1] for m in _FIELD.finditer(text) if m[1] is not None))
 
 
 def columns(*texts: str) -> tuple[str, ...]:

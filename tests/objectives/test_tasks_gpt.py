@@ -58,6 +58,12 @@ def test_choices_that_are_meant_in_one_way_are_read(choices: list) -> None:
             assert task.label(Row({"label": value}, "x", 1)) == number
 
 
+@pytest.mark.parametrize("text", ["{text}[SEP]label", "{text}[SEP]", "It is: [SEP]{text}"])
+def test_text_beside_a_delimiter_is_no_name_of_a_column(text: str) -> None:
+    with pytest.raises(ValueError, match=r"a text beside \[SEP\] names no {COLUMN}"):
+        _task("classification", labels=["0", "1"], text=text)
+
+
 def test_entailment_is_premise_delimiter_hypothesis() -> None:
     task = _task("entailment", labels=["no", "yes"])
     example, _ = _example(task, premise="ab", hypothesis="c", label="no")
