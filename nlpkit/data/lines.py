@@ -9,6 +9,7 @@ import sys
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import IO, cast
 
 import numpy as np
@@ -20,8 +21,7 @@ from nlpkit.registry import suggest
 
 _UTF8_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 32 << 20  # bytes; a text takes up to fifty times as much memory
-_SHOWN = 3  # names in a message
-_SHOWN_KEYS = 10
+_SHOWN, _SHOWN_KEYS = 3, 10  # names in a message
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -74,6 +74,7 @@ def lines(file: TextFile) -> Iterator[bytes]:
                     )
                 raw = raw.removeprefix(_UTF8_MARK)
             if len(raw) > LONGEST_LINE:
+                number += sum(1 for _ in lines(replace(file, start=0, stop=file.start)))
                 raise DataError(
                     f"{file.name}:{number}: a line of more than {LONGEST_LINE >> 20} MB; "
                     "each is held in memory as a whole, so divide it (text: fold -s -w 1000000)"
@@ -91,8 +92,8 @@ def check_characters(text: str, name: str = "the text", by_line: bool = False) -
             return
     wrong = re.search("[\0\ud800-\udfff]", text)
     assert wrong is not None
-    half = f"U+{ord(wrong[0]):04X}, half of a surrogate pair"
-    what = "NUL (U+0000)" if wrong[0] == "\0" else half
+    code = f"U+{ord(wrong[0]):04X}"
+    what = f"NUL ({code})" if wrong[0] == "\0" else f"{code}, half of a surrogate pair"
     before = text[: wrong.start()]
     line, column = 1, len(before)
     if by_line:
@@ -117,9 +118,8 @@ def _explain_bytes(raw: bytes, start: int) -> RowError:
     elif _looks_like_gb18030(line):
         hint = "; the line looks like GB18030"
     column = start - before.rfind(b"\n")
-    return RowError(
-        f"byte {column} is not UTF-8 (0x{raw[start]:02x}){hint}", 1 + before.count(b"\n")
-    )
+    what = f"byte {column} is not UTF-8 (0x{raw[start]:02x}){hint}"
+    return RowError(what, 1 + before.count(b"\n"))
 
 
 def _looks_like_gb18030(line: bytes) -> bool:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -233,7 +234,7 @@ def test_max_rows_reads_the_first_documents_of_each_file(tmp_path, here):
 
 def test_resolve_line_break_without_a_text_file_is_an_error(tmp_path, here):
     write(here / "a.jsonl", '{"text": "a"}')
-    with pytest.raises(UsageError, match=r"^data.line_break: only lines of text, tsv"):
+    with pytest.raises(UsageError, match=r"^data.line_break: only text, tsv and parallel"):
         resolve(Config(train="a.jsonl", line_break="<n>"), None, tmp_path)
 
 
@@ -350,6 +351,10 @@ def test_line_that_is_too_long_is_named(tmp_path, here, monkeypatch, form):
     train, _ = resolve(config, None, tmp_path / "spool")
     with pytest.raises(DataError, match=r"^a:3: a line of more than 1 MB; .*fold -s -w 1000000\)$"):
         list(read_documents(train, config, Counts()))
+    for start in (0, 2 * len(row) + 2):  # the file is divided before the line
+        rest = replace(train[0].files[0], start=start, second=None)
+        with pytest.raises(DataError, match=r"^a:3: a line of more than 1 MB; "):
+            list(lines.lines(rest))
 
 
 @pytest.mark.parametrize(
