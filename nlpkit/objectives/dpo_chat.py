@@ -118,7 +118,7 @@ class Objective(Preferences, chat.Objective):
             each[start : start + len(part)] for each, (part, _) in zip(targets, kept, strict=True)
         )
         parts = tuple(part for part, _ in kept)
-        if np.array_equal(*parts):
+        if np.array_equal(parts[0], parts[1]):
             raise LeftOut(ALIKE)
         return Item(parts, labels, sum(map(len, parts)) - 2, cut, self.render(both[0][:shared]))
 

@@ -31,7 +31,7 @@ _PACKAGE = Path(__file__).parent.parent
 COMMAND_LINE = "command line"
 DEFAULT = "default"
 DECIDED = "from "  # model.size, or model.depth
-_WITHOUT_EFFECT = {("data", "valid"): {"weight": "on held-out files, each read once"}}
+_UNUSED: dict[KeyPath, dict[str, str]] = {("data", "valid"): {"weight": "on held-out files"}}
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _list_warnings(recipe: Recipe, document: Document) -> tuple[str, ...]:
     made = fit.classes(recipe.objective)
     writes = any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
     for path, config in _walk((), recipe):
-        reasons = {**config.without_effect(), **_WITHOUT_EFFECT.get(path[:2], {})}
+        reasons = {**config.without_effect(), **_UNUSED.get(path[:2], {})}
         if path == ("eval",) and not writes:
             names = ", ".join(section.name for section in recipe.objective)
             why = f"with objective {names}, which generates no answers"
