@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from nlpkit.recipe.settings import Recipe
 
 KINDS = "attention/kinds"
+_NOT_EVALUATED = (
+    "nothing is held out, and so nothing is evaluated; set data.valid or data.valid_fraction"
+)
 
 
 def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
@@ -37,6 +40,8 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
         yield ("train", "z_loss"), f"objective {name} predicts no tokens; remove the setting"
     if what := _find_wrong_figure(recipe):
         yield ("train", "best_by"), what
+    if recipe.train.patience and not (recipe.data.valid or recipe.data.valid_fraction):
+        yield ("train", "patience"), _NOT_EVALUATED
     if recipe.eval.pairs:
         yield from _check_pairs(recipe)
     if any(section.lengths for section in recipe.objective):
@@ -75,8 +80,7 @@ def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
     if method and method not in methods:
         yield ("eval", "pairs_method"), f"no {method!r}; this model has {', '.join(methods)}"
     if not (recipe.data.valid or recipe.data.valid_fraction):
-        what = "nothing is held out, and so nothing is evaluated; set data.valid or "
-        yield ("eval", "pairs"), what + "data.valid_fraction"
+        yield ("eval", "pairs"), _NOT_EVALUATED
     elif recipe.train.budget and not recipe.train.eval_every:
         what = "with train.budget, their share of the run is known by train.eval_every; set it"
         yield ("eval", "pairs"), what

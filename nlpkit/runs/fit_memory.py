@@ -91,8 +91,10 @@ def find(
         UsageError: no batch fits; parameters are sharded, and nothing was chosen before.
     """
     settings, processes = resolved.recipe.train, accelerator.num_processes
+    if settings.memory is None and settings.tokens_per_batch is not None:
+        return None
     if files.list_checkpoints(directory.path):
-        found = recorded(directory, None)
+        found = _check_size(recorded(directory, None), settings)
         if found is not None:
             note(f"batches of {found.tokens_per_batch:,} tokens, as at the start of this run")
         return found
@@ -102,7 +104,7 @@ def find(
         )
 
     def decide() -> Fitted | None:
-        found = recorded(directory, resumed)
+        found = _check_size(recorded(directory, resumed), settings)
         if found is not None or settings.memory is None:
             return found
         precision = keep_or_probe(
@@ -112,6 +114,17 @@ def find(
         return choose(*chosen, precision=precision, processes=processes, note=note)
 
     return from_first(PartialState(), decide)
+
+
+def _check_size(found: Fitted | None, settings: Config) -> Fitted | None:
+    """Return what was chosen; raise `UsageError` if a step is not a multiple of it."""
+    if found and settings.tokens_per_step and settings.tokens_per_step % found.tokens_per_batch:
+        raise UsageError(
+            f"train.tokens_per_step: {settings.tokens_per_step} is not a multiple of the batch of "
+            f"{found.tokens_per_batch} tokens that train.memory chose when the run began; give "
+            "another number, or train.tokens_per_batch with train.memory: null"
+        )
+    return found
 
 
 def candidates(planned: Planned, processes: int) -> list[int]:

@@ -10,7 +10,7 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.settings import Recipe
 from nlpkit.runs.run import Data, ModelPart, Run
-from nlpkit.train import phases
+from nlpkit.train import phases, shards
 from nlpkit.train.optim import groups
 from nlpkit.train.state import State
 
@@ -115,6 +115,7 @@ def make_examples(resolved: Resolved, part: ModelPart, data: Data) -> dict[int, 
 
 def _set_decay(run: Run, value: float) -> None:
     """Give each group the decay that it would have if this were `train.weight_decay`."""
+    shards.release(run.training)  # an evaluation before leaves other objects in their place
     settings = run.settings.model_copy(update={"weight_decay": value})
     made = groups(run.unwrapped.model, settings)
     decays = {id(p): group.weight_decay for group in made for p in group.parameters}

@@ -85,11 +85,15 @@ def write(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
     """Write that the run goes on from a checkpoint of its own, or of another run."""
     path = run.directory.path
     if not files.list_directories(path):
+        # The best one of the other run is not here.
+        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
         write_start(run)
         run.directory.set_status(resumed_from=str(checkpoint.path))
     elif changed := changes.list_changes(run.directory, run.resolved):  # allowed ones
         run.directory.write_recipe(run.resolved)
         run.directory.set_status(changed_settings=[*changed])
+        if values := changed.get("train.tokens_per_batch"):  # a position counts batches
+            run.log.warn(f"{values}: in this epoch, text is read again or left out")
     # The run may have been killed just before the pointers were set.
     if checkpoint.path.resolve().parent == files.checkpoint_path(path, 0).resolve().parent:
         files.set_pointer(path, "latest", checkpoint.path)

@@ -192,6 +192,7 @@ def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
     # It would shard on GPUs only: on CPUs it takes DistributedDataParallel without a word.
     asked = os.environ.pop(FSDP, None)
     accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
+    accelerator.gradient_accumulation_steps = 1  # one of the environment would divide gradients
     if asked is not None:
         os.environ[FSDP] = asked
     if settings.deterministic:

@@ -18,11 +18,7 @@ from typing import NoReturn
 
 from nlpkit.errors import Stopped, TryAgain
 
-_CAUGHT = tuple(
-    getattr(signal, name)
-    for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGALRM")
-    if hasattr(signal, name)
-)
+_CAUGHT = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM)
 # `timeout` and similar programs send a signal to the process and to its group. Two SIGINTs within
 # this time count as one.
 _ONE_SECONDS = 0.1
@@ -79,12 +75,12 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
 
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
-    # Forked workers must not report signals: control-C goes to all processes of the group, and
-    # would count several times.
+    # Control-C goes to all processes of the group: forked workers must not report it again.
     os.register_at_fork(after_in_child=_forget)
     thread = threading.Thread(target=_listen, args=(flag, wakeup_read, exit_now), daemon=True)
     wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, handle) for number in _CAUGHT}
+    nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # the run outlives its terminal
+    before = {n: signal.signal(n, handle) for n in _CAUGHT if n != signal.SIGHUP or not nohup}
     thread.start()
     if max_seconds is not None:
         signal.setitimer(signal.ITIMER_REAL, min(max(max_seconds, 1e-3), _MAX_SECONDS))

@@ -88,3 +88,16 @@ def test_refused_change_is_one_line_and_leaves_the_run_as_it_was(
     assert _content(run) == before
     assert _pretrain(path, run) == 0
     assert f"{run} is finished; nothing to do" in capsys.readouterr().err
+
+
+def test_smaller_batches_in_the_middle_of_an_epoch_are_warned_of(
+    base: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(base[1], run, symlinks=True)
+    sets = ("--set", "train.tokens_per_batch=128", "--set", "train.steps=5", "--allow-change")
+    assert _pretrain(base[0], run, *sets) == 0
+    said = (
+        "train.tokens_per_batch: 256 then, 128 now: in this epoch, text is read again or left out"
+    )
+    assert said in capsys.readouterr().err

@@ -143,6 +143,21 @@ def test_a_run_keeps_what_was_chosen_whatever_the_memory_is_later(
     assert (done / name).read_bytes() == (plain / name).read_bytes()
 
 
+def test_batch_of_the_recipe_wins_over_what_was_chosen_and_steps_are_multiples_of_it(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_memory, "choose", lambda *a, **b: fit_memory.Fitted(128, False, 5))
+    step = (*STEP, "train.tokens_per_step=256", "train.warmup_steps=1")
+    memory = (*step, "train.memory=150MB", "train.steps=1")
+    start = str(_tiny.pretrain(tiny, tmp_path / "run", *memory))
+    with pytest.raises(UsageError, match="192 is not a multiple of the batch of 128 tokens that"):
+        longer = (*memory, "train.steps=2", "train.tokens_per_step=192")
+        _tiny.pretrain(tiny, tmp_path / "other", *longer, resume=start)
+    own = (*step, "train.tokens_per_batch=64", "train.steps=2")
+    _tiny.pretrain(tiny, tmp_path / "own", *own, resume=start)
+    assert json.loads((tmp_path / "own/run.json").read_text())["fitted"] is None
+
+
 def test_what_was_chosen_for_a_start_that_ended_early_is_forgotten(
     tiny: Path, tmp_path: Path
 ) -> None:

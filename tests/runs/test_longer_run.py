@@ -71,3 +71,14 @@ def test_other_checkpoint_of_another_run_does_not_replace_newer_ones(
 def test_changed_length_names_the_way_to_a_longer_run(runs: Path) -> None:
     with pytest.raises(UsageError, match=r"before its decay: --resume .*checkpoints/stable --out"):
         _tiny.pretrain(runs / "tiny.yaml", runs / "short", *LONGER)
+
+
+def test_run_from_a_checkpoint_of_another_run_has_a_best_checkpoint_of_its_own(
+    runs: Path, tmp_path: Path
+) -> None:
+    start, out = str(runs / "short/checkpoints" / files.STABLE), tmp_path / "on"
+    worse = (*LONGER, "train.lr=3.0")  # never as good as the run before
+    _tiny.pretrain(runs / "tiny.yaml", out, *worse, resume=start)
+    best = files.read_pointer(out, "best")
+    assert best is not None
+    assert best.parent == (out / "checkpoints").resolve()

@@ -94,3 +94,16 @@ def test_the_same_command_goes_on_with_two_three_five_and_one(
     assert done.returncode == 0, done.stderr
     _same_figures(whole, tmp_path, 0)
     assert integrity.find_newest_valid(tmp_path, print).step == 12
+
+
+@pytest.mark.slow
+def test_decay_changes_after_an_evaluation_of_shards(tiny: Path, tmp_path: Path) -> None:
+    decay = "train.weight_decay=[{until: 0.5, value: 0.1}, {value: 0}]"
+    steps = ("train.steps=16", "train.warmup_steps=1")
+    rare = ("train.eval_every=2", "train.save_every=100")
+    sets = [word for each in (decay, *steps, *rare, "train.lr=0.5") for word in ("--set", each)]
+    done = launched(2, "pretrain", tiny, "--out", tmp_path, *sets, **FSDP)
+    assert done.returncode == 0, done.stderr
+    evaluated, changed = done.stderr.split("held-out at step 8")[1].splitlines()[:2]
+    assert "best" not in evaluated  # what is best is saved, which puts the shards back
+    assert changed.endswith("step 9: train.weight_decay is 0 (before: 0.1)")

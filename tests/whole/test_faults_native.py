@@ -149,3 +149,14 @@ def test_signals_are_as_before_afterwards() -> None:
     assert len(os.listdir("/proc/self/fd")) == handles
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def test_hangup_that_nohup_ignores_stays_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.catch_signals(_exit_now) as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            stop.check()
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
