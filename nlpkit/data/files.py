@@ -74,9 +74,7 @@ def find_inputs(
     valid = [each for source in config.valid if (each := find_input(source))]
     used = {file.format for each in train + valid for file in each.files}
     if config.line_break is not None and used and not used & {*formats.WITH_LINE_BREAK}:
-        raise UsageError(
-            "data.line_break: only text, tsv and parallel lines have it; no file is one"
-        )
+        raise UsageError("data.line_break: only files of text, tsv and parallel lines have it")
     return train, valid
 
 
