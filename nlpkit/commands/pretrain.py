@@ -128,8 +128,7 @@ def train_in_directory(
                 directory.set_status(diverged=True)  # for the report
             raise
         except UsageError as error:  # of a setting that the data show to be wrong
-            error.args = (resolved.document.locate(str(error)),)
-            raise
+            raise UsageError(resolved.document.locate(str(error))) from error
 
 
 def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "Log") -> None:

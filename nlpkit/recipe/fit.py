@@ -24,10 +24,9 @@ Misfit = tuple[Path, str]  # the setting, and why it does not fit
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    data, train, scores = recipe.data, recipe.train, recipe.eval
-    rare = any([scores.metrics, scores.baseline, scores.pairs, train.z_loss, train.patience])
-    rare |= any([data.valid_group, *(o.lengths for o in recipe.objective)])
-    if not found and (rare or train.best_by != "loss"):
+    rare = any([recipe.eval.metrics, recipe.eval.baseline, recipe.eval.pairs, recipe.train.z_loss])
+    rare |= any([recipe.data.valid_group, *(o.lengths for o in recipe.objective)])
+    if not found and (rare or recipe.train.best_by != "loss" or recipe.train.patience):
         from nlpkit.recipe.alternatives import check_rare
 
         found += check_rare(recipe)

@@ -193,8 +193,7 @@ def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
     asked = os.environ.pop(FSDP, None)
     accelerator = Accelerator(cpu=on_cpu, mixed_precision="no")
     accelerator.gradient_accumulation_steps = 1  # one of the environment would divide gradients
-    if asked is not None:
-        os.environ[FSDP] = asked
+    os.environ |= {} if asked is None else {FSDP: asked}
     if settings.deterministic:
         use_deterministic_algorithms(accelerator.device)
     return accelerator

@@ -150,8 +150,8 @@ def test_batch_of_the_recipe_wins_over_what_was_chosen_and_steps_are_multiples_o
     step = (*STEP, "train.tokens_per_step=256", "train.warmup_steps=1")
     memory = (*step, "train.memory=150MB", "train.steps=1")
     start = str(_tiny.pretrain(tiny, tmp_path / "run", *memory))
+    longer = (*memory, "train.steps=2", "train.tokens_per_step=192")
     with pytest.raises(UsageError, match="192 is not a multiple of the batch of 128 tokens that"):
-        longer = (*memory, "train.steps=2", "train.tokens_per_step=192")
         _tiny.pretrain(tiny, tmp_path / "other", *longer, resume=start)
     own = (*step, "train.tokens_per_batch=64", "train.steps=2")
     _tiny.pretrain(tiny, tmp_path / "own", *own, resume=start)
