@@ -13,6 +13,7 @@ behind `<!-- table NAME NUMBER -->`, up to the next line that is not of a table.
 
 import json
 import re
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,12 +92,15 @@ def write_experiments(found: Sequence[Row]) -> str:
                 f"{row['parameters']:,}",
                 f"{row['tokens']:,.0f}",
                 f"{row['seconds'] / 60:.1f}",
-                *(f"{row[key]['mean']:.3f} ± {row[key]['std']:.3f}" for key in figures),
-                *(", ".join(f"{v:.3f}" for v in row[key]["values"]) for key in figures),
+                *(_write_mean(row[key]) for key in figures),
+                *(_write_values(row[key]["values"]) for key in figures),
             ]
             for name, row in each["conditions"].items()
         ]
-        said = [f"- {one['expected']}: {one['text']}" for one in each["expectations"]]
+        said = [
+            textwrap.fill(f"- {one['expected']}: {one['text']}", 118, subsequent_indent="  ")
+            for one in each["expectations"]
+        ]
         title = f"## {each['experiment']}\n\n{each['claim']}.\n{each['date']}, {each['machine']}."
         parts.append("\n\n".join([title, write_table(head, rows), "\n".join(said)]))
     return "\n\n".join(parts)
@@ -106,6 +110,17 @@ def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
     return "\n".join([lines[0], "|---" * len(columns) + "|", *lines[1:]])
+
+
+def _write_mean(measured: Row) -> str:
+    """Return mean and deviation; a condition has no figure of what its base is tuned for."""
+    if measured["mean"] is None:
+        return "–"
+    return f"{measured['mean']:.3f} ± {measured['std']:.3f}"
+
+
+def _write_values(values: Sequence[float | None]) -> str:
+    return ", ".join("–" if value is None else f"{value:.3f}" for value in values)
 
 
 def _seeds(figures: Sequence[str]) -> list[str]:

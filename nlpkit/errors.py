@@ -28,6 +28,10 @@ class UsageError(NlpkitError):
     exit_code = 2
 
 
+class SettingError(UsageError):
+    """A setting that the data show to be wrong: `SETTING: what`, which gets its place later."""
+
+
 class RecipeError(UsageError):
     """Every mistake found in a recipe, one line each: `file:line:column: path: what`."""
 

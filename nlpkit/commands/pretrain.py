@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
 from nlpkit.disk import user_path
-from nlpkit.errors import DivergedError, FileError, UsageError
+from nlpkit.errors import DivergedError, FileError, SettingError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.checkpoints.run_directory import RunDirectory
@@ -127,7 +127,7 @@ def train_in_directory(
             if process_rank() == 0:
                 directory.set_status(diverged=True)  # for the report
             raise
-        except UsageError as error:  # of a setting that the data show to be wrong
+        except SettingError as error:
             raise UsageError(resolved.document.locate(str(error))) from error
 
 

@@ -17,7 +17,7 @@ from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import UsageError
+from nlpkit.errors import SettingError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import count_projections, step_flops
 from nlpkit.models.layers.embeddings import number_texts
@@ -68,7 +68,7 @@ def make(
     try:
         plan = planned.plan(resolved, settings, part, data, where)
         plan.stream.plan(0)
-    except UsageError as error:
+    except SettingError as error:
         raise UsageError(resolved.document.locate(str(error))) from error
     if resolved.recipe.eval.pairs:
         from nlpkit.runs import judged

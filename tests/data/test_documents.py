@@ -234,7 +234,7 @@ def test_max_rows_reads_the_first_documents_of_each_file(tmp_path, here):
 
 def test_resolve_line_break_without_a_text_file_is_an_error(tmp_path, here):
     write(here / "a.jsonl", '{"text": "a"}')
-    with pytest.raises(UsageError, match=r"^data.line_break: only text, tsv and parallel"):
+    with pytest.raises(UsageError, match=r"^data.line_break: only files of text, tsv and parallel"):
         resolve(Config(train="a.jsonl", line_break="<n>"), None, tmp_path)
 
 

@@ -175,13 +175,12 @@ def test_stop_text_may_be_a_sentinel_and_is_not_written() -> None:
     settings = Settings(stop=["<extra_id_1>"])
     writer = Writer(model, TOKENIZER, objective, settings)
     ids = (first, *TOKENIZER.encode(" be"))
-    assert not writer._rules.stops(ids)
-    assert writer._rules.stops((*ids, second))
+    job = writer._make_job("a <extra_id_0> cat")
+    decode = writer._choose_decoder(job)
+    assert writer._find_stop(ids, decode)[1] is None
+    assert writer._find_stop((*ids, second), decode)[1] is not None
     answer = Answer((*ids, second), 0.0, ended=True)
-    assert (
-        writer._make_output(writer._make_job("a <extra_id_0> cat"), answer).text
-        == "<extra_id_0> be "
-    )
+    assert writer._make_output(job, answer).text == "<extra_id_0> be "
 
 
 def test_vocabulary_has_the_sentinels_in_t5s_order() -> None:
