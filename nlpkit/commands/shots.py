@@ -52,6 +52,7 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     metrics = split(common.metrics) if common.metrics else None
     predictions = check_folder(common.predictions)
     found = prompts.load(recipe, common.overrides or (), common.data or (), asked.shots)
+    found.check_examples(asked.shots)
     common.open_log().warn_all(list_left_out(found.counts))
     if asked.show_prompt:
         shown = _build_prompt(found, asked.shots)

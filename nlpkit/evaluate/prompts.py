@@ -63,6 +63,17 @@ class Rows:
         others = (self.train[index] for index in drawn)
         return list(islice((each for each in others if (each.prompt, each.right) != own), shots))
 
+    def check_examples(self, shots: int) -> None:
+        """Raise `UsageError` if a row has fewer examples than this."""
+        same = Counter((each.prompt, each.right) for each in self.train)
+        row = max(self.rows, key=lambda row: same[row.prompt, row.right])
+        if shots > (others := len(self.train) - same[row.prompt, row.right]):
+            all_rows = number_of(len(self.train), "training rows")
+            raise UsageError(
+                f"--shots {shots}: {row.place}: {others:,} of {all_rows} can be its examples; the "
+                "rest are this row itself"
+            )
+
     def write_prompt(self, examples: Sequence[PromptRow], row: PromptRow) -> str:
         """Return the prompt of a row behind its examples."""
         parts = [each.prompt + each.right for each in examples]
@@ -116,8 +127,8 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     examples = _show_all(known, task, config, settings, Counts(), skip)
     if not asked:
         raise DataError("; ".join([f"{name}: no rows to score", *list_left_out(counts)[:1]]))
-    if shots:
-        _check_enough(shots, name, asked, examples)
+    if shots > len(examples):
+        raise UsageError(f"--shots {shots}: {name} has {number_of(len(examples), 'training rows')}")
     metrics = tuple(resolved.recipe.eval.metrics or task.metrics)
     return Rows(
         resolved.recipe.name,
@@ -128,21 +139,6 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         examples if shots else [],
         counts,
     )
-
-
-def _check_enough(
-    shots: int, name: str, rows: Sequence[PromptRow], train: Sequence[PromptRow]
-) -> None:
-    """Raise `UsageError` if a row has fewer examples than asked for: none is the row itself."""
-    if shots > len(train):
-        raise UsageError(f"--shots {shots}: {name} has {number_of(len(train), 'training rows')}")
-    same = Counter((each.prompt, each.right) for each in train)
-    row = max(rows, key=lambda row: same[row.prompt, row.right])
-    if shots > (others := len(train) - same[row.prompt, row.right]):
-        raise UsageError(
-            f"--shots {shots}: {row.place}: {others:,} of {number_of(len(train), 'training rows')} "
-            "can be its examples; the rest are this row itself"
-        )
 
 
 def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> Prompt:

@@ -228,7 +228,7 @@ OTHERS = {
 
 
 def _write(*rows: dict) -> str:
-    # Twice: counted words need rows that are not the one that is asked for.
+    # Twice: counted words need two rows.
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows * 2)
 
 
@@ -242,20 +242,13 @@ OTHERS["real_en"] = {
     ),
     "sick.train.jsonl": _write({"text_a": "A man runs", "text_b": "A man walks", "score": 3.6}),
     "copa.train.jsonl": _write(
-        {"premise": "It rained.", "question": "effect", "options": ["wet", "dry"], "label": 0},
-        {"premise": "It snowed.", "question": "effect", "options": ["hot", "cold"], "label": 1},
+        {"premise": "It rained.", "question": "effect", "options": ["wet", "dry"], "label": 0}
     ),
 }
 OTHERS["real_zh"] = {
     "chnsenticorp.train.jsonl": _CLASSES,
-    "ccpm.train.jsonl": _write(
-        {"input": "灯", "options": ["渔灯", "残灯"], "target": 1},
-        {"input": "船", "options": ["渔船", "归船"], "target": 0},
-    ),
-    "c3.train.jsonl": _write(
-        {"input": "问题：", "options": ["是", "否"], "target": 0},
-        {"input": "问：", "options": ["是", "否"], "target": 1},
-    ),
+    "ccpm.train.jsonl": _write({"input": "灯", "options": ["渔灯", "残灯"], "target": 1}),
+    "c3.train.jsonl": _write({"input": "问题：", "options": ["是", "否"], "target": 0}),
     "kdconv.train.jsonl": _write({"input": "听过吗？", "target": "听过。"}),
     "ape210k.train.jsonl": _write({"input": "每班多少本？", "target": "x=135/3"}),
 }
