@@ -155,7 +155,11 @@ def test_steps_of_other_sizes_read_the_words_all_the_same(path, tmp_path, sets) 
             "6:31: train.save_at: 401 is beyond the words of the run, train.words: 400",
         ),
         ("words: 0.4k", "steps: 2", "train.save_at: 400 is beyond the "),
-        ("200, 210", "200, 200", "6:31: train.save_at: 200 after 200; the numbers of words must rise"),
+        (
+            "200, 210",
+            "200, 200",
+            "6:31: train.save_at: 200 after 200; the numbers of words must rise",
+        ),
         ("0.4k", "0.4k, steps: 3", "train.words: 400 and train.steps: 3 exclude each other"),
         ("0.4k", "many", "6:16: train.words: 'many' is not a number of words such as 15M"),
         ("50,", "0,", "6:32: train.save_at.0: 0 is not a number of words"),
