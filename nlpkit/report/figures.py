@@ -195,18 +195,14 @@ def heads_figure(
 def _save(plt: Any, figure: Any, path: Path, **options: Any) -> None:
     with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_MISSING)
+        target = path.resolve() if path.is_symlink() else path
+        draft = target.with_name(f".{os.getpid()}.{target.name}")
         options |= {"dpi": 120, "bbox_inches": "tight", "format": path.suffix[1:]}
-        if path.exists() and not path.is_file():  # a pipe
-            with open(path, "wb") as file:
-                figure.savefig(file, **options)
-        else:
-            target = path.resolve() if path.is_symlink() else path
-            draft = target.with_name(f".{os.getpid()}.{target.name}")
-            try:
-                figure.savefig(draft, **options)
-                draft.replace(target)
-            finally:
-                draft.unlink(missing_ok=True)
+        try:
+            figure.savefig(draft, **options)
+            draft.replace(target)
+        finally:
+            draft.unlink(missing_ok=True)
     others = [each for each in caught if not re.match(_MISSING, str(each.message))]
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

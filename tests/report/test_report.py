@@ -1,10 +1,8 @@
 """`nlpkit report`: what the page says is what the files say, in a page that is safe and alone."""
 
 import errno
-import fcntl
 import json
 import logging
-import os
 import random
 import re
 import shutil
@@ -341,17 +339,6 @@ def test_picture_that_cannot_be_finished_leaves_the_one_before_and_no_draft(
     assert capsys.readouterr() == ("", said)
     assert [each for each in tmp_path.iterdir() if each.is_file()] == [picture]
     assert picture.read_bytes() == b"the one before"
-
-
-def test_picture_is_written_into_a_pipe(run: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "r.png"
-    os.mkfifo(picture)
-    reading = os.open(picture, os.O_RDONLY | os.O_NONBLOCK)
-    fcntl.fcntl(reading, fcntl.F_SETPIPE_SZ, 1 << 20)  # so that nothing need be read before the end
-    assert cli.run(["report", str(run), "-o", str(picture)]) == 0
-    assert os.read(reading, 1 << 20).startswith(b"\x89PNG")
-    os.close(reading)
-    assert picture.is_fifo()
 
 
 def test_command_prints_the_file_and_imports_no_torch(run: Path, tmp_path: Path) -> None:
