@@ -189,6 +189,8 @@ def _count_bad(error: RowError, file: str, line: int, config: Config, counts: Co
 
 def _is_held_out(row: Row, config: Config) -> bool:
     values = row.values if config.valid_group is None else row.find(config.valid_group)
+    if config.valid_group is not None and isinstance(values, list):
+        values = sorted(values, key=str)  # the same choices in another order are no new ones
     text = json.dumps(values, sort_keys=True, ensure_ascii=False, default=_plain)
     return is_held_out(text.encode("utf-8", "replace"), config.valid_fraction)
 

@@ -246,6 +246,18 @@ def test_rows_of_a_group_are_held_out_together(tmp_path: Path) -> None:
         _rows([str(file)], names, part="train", valid_fraction=0.3, valid_group="premises")
 
 
+def test_rows_with_the_same_choices_in_another_order_are_one_group(tmp_path: Path) -> None:
+    pairs = [[f"a{n}", f"b{n}"] for n in range(40)]
+    rows = [{"text": str(n), "options": p[:: (-1) ** n]} for n, p in enumerate(pairs + pairs[::-1])]
+    file = tmp_path / "x.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    both = {"valid_fraction": 0.4, "valid_group": "options"}
+    parts = [_rows([str(file)], ("text",), part=part, **both) for part in ("train", "valid")]
+    groups = [{frozenset(row.values["options"]) for row in part} for part in parts]
+    assert all(groups)
+    assert not groups[0] & groups[1]
+
+
 @pytest.mark.real_data
 def test_idx_reads_mnist_as_it_is() -> None:
     folder = REAL_DATA / "images"
