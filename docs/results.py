@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = ROOT / "bench/results/steps.json"
 EXPERIMENTS = ROOT / "bench/results/experiments"
 LAB = ROOT / "bench/results/lab"  # of a page each: the columns and rows of its tables
-CLAIMS = "docs/lab/experiments.md"
+CLAIMS = {"docs/lab/experiments.md": "abcdefghijklm", "docs/lab/experiments_n.md": "nopqrstuvwxyz"}
 _TYPES = ("fp32", "bf16")
 Row = dict[str, Any]
 
@@ -161,12 +161,13 @@ def write_pages() -> dict[str, str]:
         path: fill((ROOT / path).read_text("utf-8"), STEPS.name, table(rows))
         for path, table in TABLES.items()
     }
-    page = (ROOT / CLAIMS).read_text("utf-8")
-    pages[CLAIMS] = fill(page, EXPERIMENTS.name, write_experiments(found))
+    for path, letters in CLAIMS.items():
+        own = write_experiments([each for each in found if each["experiment"][0] in letters])
+        pages[path] = fill((ROOT / path).read_text("utf-8"), EXPERIMENTS.name, own)
     for file in sorted(LAB.glob("*.json")):
         # claims_all is of docs/claims.md: the lab has a page of that name, too.
-        own = ROOT / f"docs/lab/{file.stem}.md"
-        path = f"docs/{'lab/' if own.is_file() else ''}{file.stem.removesuffix('_all')}.md"
+        in_lab = (ROOT / f"docs/lab/{file.stem}.md").is_file()
+        path = f"docs/{'lab/' if in_lab else ''}{file.stem.removesuffix('_all')}.md"
         text = (ROOT / path).read_text("utf-8")
         for number, table in enumerate(json.loads(file.read_text("utf-8"))["tables"], 1):
             made = write_table(table["columns"], table["rows"])
