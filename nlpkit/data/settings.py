@@ -113,8 +113,9 @@ class Config(FrozenConfig):
         0.0, ge=0, lt=1, description="share of documents held out, chosen by a hash of their text"
     )
     valid_group: Name | None = Field(
-        None, description="column of rows; those with the same value there (lists in any order) are held out "
-        "together"
+        None,
+        description="column of rows; those with the same value there (lists in any order) are held "
+        "out together",
     )
     format: Format = Field("auto", description="auto goes by the ending, before .gz")
     text_key: Annotated[
