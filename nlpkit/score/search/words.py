@@ -44,14 +44,6 @@ def _make_word(lowercase: bool) -> Words:
     return words
 
 
-def _split_whitespace(text: str) -> list[str]:
-    return text.split()
-
-
-def _split_characters(text: str) -> list[str]:
-    return list("".join(text.split()))
-
-
 def _split_bigrams(text: str) -> list[str]:
     words: list[str] = []
     for run in _RUNS.findall(text):
@@ -62,14 +54,11 @@ def _split_bigrams(text: str) -> list[str]:
     return words
 
 
-def _make_chinese() -> Words:
+def _split_chinese(text: str) -> list[str]:
     # Imported here, since loading its dictionary takes a third of a second.
     import rjieba
 
-    def words(text: str) -> list[str]:
-        return [word for word in rjieba.cut(text) if _WORD.search(word)]
-
-    return words
+    return [word for word in rjieba.cut(text) if _WORD.search(word)]
 
 
 def seem_unsplit(words: Iterable[str]) -> bool:
@@ -80,22 +69,18 @@ def seem_unsplit(words: Iterable[str]) -> bool:
     return 2 * len(clauses) > len(listed) and sum(map(len, clauses)) > 4 * len(clauses)
 
 
-def _lower(words: Words) -> Words:
-    return lambda text: words(text.lower())
-
-
-_MAKERS: dict[str, Callable[[], Words]] = {
-    "whitespace": lambda: _split_whitespace,
-    "char": lambda: _split_characters,
-    "bigram": lambda: _split_bigrams,
-    "zh": _make_chinese,
+_SPLIT: dict[str, Words] = {
+    "whitespace": str.split,
+    "char": lambda text: list("".join(text.split())),
+    "bigram": _split_bigrams,
+    "zh": _split_chinese,
 }
-TOKENIZERS = ("word", *_MAKERS)
+TOKENIZERS = ("word", *_SPLIT)
 
 
 def get_tokenizer(name: str, lowercase: bool) -> Words:
     """Return the function that splits a text; `name` is one of `TOKENIZERS`."""
     if name == "word":
         return _make_word(lowercase)
-    words = _MAKERS[name]()
-    return _lower(words) if lowercase else words
+    words = _SPLIT[name]
+    return (lambda text: words(text.lower())) if lowercase else words
