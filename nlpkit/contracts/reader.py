@@ -5,12 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from nlpkit.json_types import JsonObject
-
-if TYPE_CHECKING:
-    import numpy as np
 
 KEPT_MESSAGES = 20  # malformed rows of which it is kept what is wrong
 
@@ -117,9 +114,6 @@ class Row(Protocol):
 
     def find(self, column: str) -> object:
         """Return the value in a column or at a path, unchecked; raise `RowError` if none is."""
-
-    def array(self, column: str) -> np.ndarray:
-        """Return the array in a column, such as an image; raise `RowError`."""
 
     def value(self, column: str) -> object:
         """Return the value in a column or at a path; raise `RowError` if there is no valid one."""

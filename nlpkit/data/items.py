@@ -20,7 +20,7 @@ from nlpkit.data import formats, nested, template
 from nlpkit.data.cache import Callbacks, content_hash
 from nlpkit.data.documents import is_held_out
 from nlpkit.data.files import Input
-from nlpkit.data.lines import check_characters, kind_of, name_first
+from nlpkit.data.lines import check_characters, name_first
 from nlpkit.data.settings import Config, Part
 from nlpkit.data.store import WARN_SHARE
 from nlpkit.errors import DataError, UsageError
@@ -52,13 +52,6 @@ class Row:
     def find(self, column: str) -> object:
         """Return the value in a column or at a path, unchecked; raise `RowError` if none is."""
         return template.value_at(self.values, column)
-
-    def array(self, column: str) -> np.ndarray:
-        """Return the array in a column, such as an image; raise `RowError`."""
-        value = self.value(column)
-        if not isinstance(value, np.ndarray):
-            raise RowError(f'"{column}" is {kind_of(value)}, not an array')
-        return value
 
     def value(self, column: str) -> object:
         """Return the value in a column or at a path; raise `RowError` if there is no valid one."""

@@ -40,7 +40,7 @@ class Objective(Task):
         return ()
 
     def item(self, row, ids):
-        image = row.array("image")
+        image = row.value("image")
         return Item((image,), row.value("label"), len(image))
 
     def example(self, item, rng):
