@@ -180,21 +180,11 @@ def text_at(values: JsonMapping, key: str) -> str:
     return value
 
 
-def check(text: str, values: JsonMapping) -> None:
-    """Raise `RowError` if a row lacks a column of a setting."""
-    for field in fields(text):
-        value_at(values, _parts(values, field)[0] if is_template(text) else field)
-
-
-def _parts(values: JsonMapping, field: str) -> tuple[str, str | None]:
-    """Return the column of a field, and what joins a list; a column may have a colon."""
-    name, colon, separator = field.partition(":")
-    return (field, None) if field in values or not colon else (name, separator)
-
-
 def _text_of_field(values: JsonMapping, field: str, write: Callable[[object, str], str]) -> str:
-    name, separator = _parts(values, field)
+    name, colon, separator = field.partition(":")
+    if field in values:  # a column may have a colon
+        name, colon = field, ""
     value = value_at(values, name)
-    if isinstance(value, list) and separator is not None:
+    if isinstance(value, list) and colon:
         return separator.join(write(entry, f"{name}.{n}") for n, entry in enumerate(value))
     return write(value, name)
