@@ -123,7 +123,8 @@ class Reader(Protocol):
     """The rows of files of one format."""
 
     ENDINGS: tuple[str, ...]  # endings of file names, before .gz
-    FILES: tuple[str, ...]  # the kinds of files that belong together, in the recipe's order
+    # The kinds of files that belong together, in the recipe's order.
+    FILES: tuple[str, ...] = ("rows",)
     INSIDE: str = ""  # the glob for the files in a folder; empty if a folder cannot be given
     # What the documents of such a file are: its rows, from the first to the last; "lines", so that
     # several processes each read a range of one file; "" of rows for tasks alone.

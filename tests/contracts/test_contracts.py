@@ -38,7 +38,6 @@ class Objective:
 '''
 READER = '''
 ENDINGS = (".own",)
-FILES = ("rows",)
 
 def rows(file, columns, counts):
     """Yield nothing."""

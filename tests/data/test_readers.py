@@ -508,7 +508,7 @@ def test_format_without_rows_is_refused_with_the_known_ones(tmp_path: Path) -> N
 
 def test_format_by_a_dotted_name_is_any_module(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "my_rows.py").write_text(
-        "ENDINGS, FILES, INSIDE = (), ('rows',), ''\n"
+        "ENDINGS = ()\n"
         "def rows(file, columns, counts):\n"
         "    yield 1, {'text': open(file.path).read()}\n"
     )

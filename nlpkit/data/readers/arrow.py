@@ -9,7 +9,6 @@ from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.data.readers.parquet import AT_ONCE, arrow_errors, choose_columns, rows_of
 
 ENDINGS = (".arrow", ".feather")
-FILES = ("rows",)
 _FILE_MAGIC = b"ARROW1"  # what a file begins with that is no stream
 
 

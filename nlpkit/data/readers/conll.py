@@ -12,7 +12,6 @@ from nlpkit.data.lines import decode, lines
 from nlpkit.plural import number_of
 
 ENDINGS = (".conll", ".bio", ".iob", ".bmes", ".bioes")
-FILES = ("rows",)
 DOCUMENTS = ""
 _DOCUMENT = b"-DOCSTART-"
 

@@ -12,7 +12,6 @@ from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 
 ENDINGS = (".csv",)
-FILES = ("rows",)
 
 
 def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:

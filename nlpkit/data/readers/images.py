@@ -13,7 +13,6 @@ from nlpkit.data.lines import open_bytes
 from nlpkit.errors import UsageError, not_installed
 
 ENDINGS = (".png",)
-FILES = ("image",)
 INSIDE = "*/*.png"
 DOCUMENTS = ""
 _GREY, _COLOUR = ("1", "L", "LA"), ("RGB", "RGBA", "P")

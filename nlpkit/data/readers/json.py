@@ -20,7 +20,6 @@ from nlpkit.data.readers.jsonl import refuse_twins
 from nlpkit.errors import DataError
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
-FILES = ("rows",)
 
 
 def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:

@@ -8,7 +8,6 @@ from nlpkit.data.lines import decode, kind_of, lines
 from nlpkit.json_types import JsonObject
 
 ENDINGS = (".jsonl", ".json", ".ndjson")
-FILES = ("rows",)
 DOCUMENTS = "lines"
 
 

@@ -11,7 +11,6 @@ from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.errors import DataError, UsageError, not_installed
 
 ENDINGS = (".parquet",)
-FILES = ("rows",)
 AT_ONCE = 1024  # rows of a batch
 
 

@@ -14,7 +14,6 @@ from nlpkit.data.readers import json
 from nlpkit.errors import DataError
 
 ENDINGS = (".squad.json", ".squad")
-FILES = ("rows",)
 DOCUMENTS = ""
 
 

@@ -8,7 +8,6 @@ from nlpkit.data.lines import decode, lines
 from nlpkit.data.readers.csv import name_cells
 
 ENDINGS = (".tsv",)
-FILES = ("rows",)
 DOCUMENTS = "lines"
 
 
