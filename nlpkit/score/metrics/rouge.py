@@ -8,7 +8,7 @@ only if all references of the line are empty.
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
@@ -101,24 +101,16 @@ def _tokens(
 
 
 def _best(hypothesis: Tokens, answers: list[Tokens], variant: str) -> _Part:
-    measure = _common_subsequence if variant == "rougeL" else _common_ngrams[variant]
-    return max((measure(hypothesis, answer) for answer in answers), key=lambda part: part.f)
+    return max((_measure(hypothesis, each, variant) for each in answers), key=lambda part: part.f)
 
 
-def _common_subsequence(hypothesis: Tokens, reference: Tokens) -> _Part:
-    return _part(lcs_length(reference, hypothesis), len(hypothesis), len(reference))
-
-
-def _common(n: int) -> Callable[[Tokens, Tokens], _Part]:
-    def measure(hypothesis: Tokens, reference: Tokens) -> _Part:
-        ours, theirs = Counter(list_ngrams(hypothesis, n)), Counter(list_ngrams(reference, n))
-        shared = sum(min(count, theirs[gram]) for gram, count in ours.items() if gram in theirs)
-        return _part(shared, ours.total(), theirs.total())
-
-    return measure
-
-
-_common_ngrams = {"rouge1": _common(1), "rouge2": _common(2)}
+def _measure(hypothesis: Tokens, reference: Tokens, variant: str) -> _Part:
+    if variant == "rougeL":
+        return _part(lcs_length(reference, hypothesis), len(hypothesis), len(reference))
+    n = int(variant[-1])
+    ours, theirs = Counter(list_ngrams(hypothesis, n)), Counter(list_ngrams(reference, n))
+    shared = sum(min(count, theirs[gram]) for gram, count in ours.items() if gram in theirs)
+    return _part(shared, ours.total(), theirs.total())
 
 
 def _part(shared: int, ours: int, theirs: int) -> _Part:
