@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from nlpkit.contracts.metric import Lines, Option, References, Score, Sums
 from nlpkit.errors import UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.counts.bleu_tokens import BORROWED, OWN, Tokenizer, get_tokenizer
 from nlpkit.score.counts.summed import SummedScore
@@ -80,9 +81,9 @@ def score(hypotheses: Lines, references: References, **options: Any) -> Score:
     `bp`, `sys_len`, `ref_len`, `ratio`, and `warnings`. Raise `UsageError` for a wrong option.
     """
     found = _BLEU.score(hypotheses, references, **options)
-    return found._replace(
-        details={**found.details, "warnings": _warnings(hypotheses, references, **options)}
-    )
+    given: JsonObject = {each.name: each.default for each in OPTIONS} | options
+    warnings = _warnings(hypotheses, references, given)
+    return found._replace(details={**found.details, "warnings": warnings})
 
 
 def _settings(
@@ -226,33 +227,24 @@ _BLEU = SummedScore(_settings, _row, _value, _result)
 sentences, statistics, from_sums = _BLEU.sentences, _BLEU.statistics, _BLEU.from_sums
 
 
-def _warnings(
-    hypotheses: Lines,
-    references: References,
-    *,
-    tokenize: str = "13a",
-    smooth_method: str = "exp",
-    smooth_value: float | None = None,
-    force: bool = False,
-    variant: str = "standard",
-    **_options: object,
-) -> list[str]:
+def _warnings(hypotheses: Lines, references: References, options: JsonObject) -> list[str]:
     warnings = []
-    ends = 0 if force else sum(line.rstrip().endswith(" .") for line in hypotheses)
+    ends = 0 if options["force"] else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:
         warnings.append(
             f"{number_of(ends, 'lines end')} in a full stop with a space before it: BLEU is "
             "for detokenized text,"
             " tokenized text may score lower (--force: it is meant so)"
         )
-    if tokenize == "13a" and _mostly_chinese(hypotheses, *references):
+    if options["tokenize"] == "13a" and _mostly_chinese(hypotheses, *references):
         warnings.append(
             "the text is mostly Chinese, which 13a does not split into words or characters:"
             " --tokenize zh"
         )
-    if smooth_value is not None and SMOOTHING[smooth_method] is None:
-        warnings.append(f"the smooth value has no effect with {smooth_method}")
-    if variant == "document":
+    method = options["smooth_method"]
+    if options["smooth_value"] is not None and SMOOTHING[method] is None:
+        warnings.append(f"the smooth value has no effect with {method}")
+    if options["variant"] == "document":
         warnings.append(
             "the document's formula exp(p1 + p2 + p3 + p4) is not BLEU: from 1 to 54.6, without"
             " brevity penalty; its numbers compare with no published ones"
