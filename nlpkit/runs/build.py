@@ -32,8 +32,9 @@ from nlpkit.models.layers.head import pop_head
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
 from nlpkit.runs import checks
-from nlpkit.runs.run import Data, ModelPart
+from nlpkit.runs.run import Data, ModelPart, Training
 from nlpkit.runs.vocabulary import TrainingText, build_tokenizer
+from nlpkit.train.schedule import ResolvedTraining
 
 
 def model_part(
@@ -68,6 +69,21 @@ def for_objective(recipe: Recipe, config: ModelConfig) -> ModelConfig:
     """Return the settings of the part of a model that the recipe's objective trains."""
     made = registry.load("objectives", recipe.objective[0].name).Objective
     return config.for_task() if issubclass(made, Task) else config
+
+
+def build_training(
+    resolved: Resolved, part: ModelPart, data: Data, settings: ResolvedTraining
+) -> Training:
+    """Return the model and the objective as one module, on the CPU."""
+    torch.manual_seed(resolved.recipe.seed)
+    model: Any = build_model(part, data.vocab_size, resolved.recipe.attention.backend)
+    if settings.gradient_checkpointing:
+        from nlpkit.train import recompute
+
+        recompute.apply(model)
+    if settings.z_loss:  # the objective predicts tokens: `recipe.alternatives`
+        model.z_loss = settings.z_loss
+    return Training(model, data.objective)
 
 
 def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:

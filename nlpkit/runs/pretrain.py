@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from accelerate import Accelerator, PartialState
 from torch import nn
 from torch.optim import Optimizer
@@ -28,7 +27,7 @@ from nlpkit.recipe.places import dotted, flatten, value_at
 from nlpkit.runs import build, checks, save
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.fastest_precision import keep_or_probe, time_batches
-from nlpkit.runs.run import FITTED, Data, ModelPart, Run, Training, from_first
+from nlpkit.runs.run import FITTED, Data, Run, Training, from_first
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log, Metrics
 from nlpkit.train.loop import Job, train
@@ -138,7 +137,7 @@ def prepare(
         from nlpkit.runs import judged
 
         judged.attach(resolved, part, data, settings, stream, log, stop.check)
-    module = _make_module(resolved, part, data, settings)
+    module = build.build_training(resolved, part, data, settings)
     precision = from_first(
         PartialState(),
         lambda: time_batches(keep_or_probe(resolved, status, device), module, stream),
@@ -170,22 +169,6 @@ def _place(
 
     batch = data.examples.batch(np.arange(1), 0)
     return processes.wrap(accelerator, module, batch, make, log.info)
-
-
-def _make_module(
-    resolved: Resolved, part: ModelPart, data: Data, settings: ResolvedTraining
-) -> Training:
-    """Return the model and the objective as one module, on the CPU."""
-    torch.manual_seed(resolved.recipe.seed)
-    model = build.build_model(part, data.vocab_size, resolved.recipe.attention.backend)
-    module = Training(model, data.objective)
-    if settings.gradient_checkpointing:
-        from nlpkit.train import recompute
-
-        recompute.apply(model)
-    if settings.z_loss:  # the objective predicts tokens: `recipe.alternatives`
-        module.model.z_loss = settings.z_loss
-    return module
 
 
 def _job(

@@ -13,8 +13,7 @@ from nlpkit.data.loader import held_out_batches
 from nlpkit.runs import build, fastest_precision
 from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
-from nlpkit.runs.run import Training
-from nlpkit.train import machine, memory, recompute
+from nlpkit.train import machine, memory
 from nlpkit.train.average import Average
 from nlpkit.train.machine import to_device
 from nlpkit.train.optim import optimizers
@@ -78,13 +77,9 @@ class Trial:
 
     def __init__(self, plan: Planned, precision: Precision):
         self.plan, self.device = plan, plan.device
-        torch.manual_seed(plan.resolved.recipe.seed)
-        backend = plan.resolved.recipe.attention.backend
-        vocab_size = plan.data.vocab_size
-        self.model: Any = build.build_model(plan.part, vocab_size, backend).to(plan.device)
-        if plan.settings.gradient_checkpointing:
-            recompute.apply(self.model)
-        self.training = Training(self.model, plan.data.objective)
+        made = build.build_training(plan.resolved, plan.part, plan.data, plan.settings)
+        self.training = made.to(plan.device)
+        self.model: Any = made.model
         self.precision = fastest_precision.time_batches(precision, self.training, plan.stream)
         if precision.is_open:  # its batches are not those whose memory is measured
             memory.release(plan.device)

@@ -21,6 +21,7 @@ from nlpkit.data.pack import Bins
 from nlpkit.models.flops import count_projections, step_flops
 from nlpkit.plan import probe
 from nlpkit.runs import trial
+from nlpkit.runs.fastest_precision import Precision
 from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
 from tests import _processes, _tiny
@@ -141,6 +142,17 @@ class _Meter:
             return train(trial, batch)
 
         monkeypatch.setattr(trial.Trial, "train", metered)
+
+
+def test_trial_has_the_loss_of_the_run(tiny: Path) -> None:
+    sums = []
+    for z in (0.0, 0.5):
+        plan = _plan(tiny, "model.dropout=0.0", f"train.z_loss={z}")
+        made = trial.Trial(plan, Precision("fp32", "of the test"))
+        batch = plan.data.examples.batch(plan.stream.plan(0)[0], 0)
+        terms = made.training(machine.to_device(batch, CPU)).terms
+        sums.append(sum(term.loss_sum.item() for term in terms.values()))
+    assert sums[1] > sums[0]
 
 
 BIG = ("train.tokens_per_step=4096", "train.tokens_per_batch=4096")
