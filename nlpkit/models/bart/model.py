@@ -8,12 +8,12 @@ N tokens, C hidden_size.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from nlpkit.models.bart import Config
 from nlpkit.models.formats.post_norm_format import POST_NORM
@@ -31,14 +31,7 @@ class Model(EncoderDecoder):
     config: Config
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__(
-            config,
-            vocab_size,
-            backend,
-            block=lambda is_decoder: post_norm.Block(config, is_decoder),
-            norm=nn.Identity,
-            own=AttentionChoice.of("full"),
-        )
+        super().__init__(config, vocab_size, backend, block=partial(post_norm.Block, config))
         width, rows = config.hidden_size, config.position_rows
         self.source_positions = nn.Parameter(torch.empty(rows, width))
         self.target_positions = nn.Parameter(torch.empty(rows, width))

@@ -67,8 +67,8 @@ class EncoderDecoder(OutputHead):
         backend: str,
         *,
         block: Callable[[bool], nn.Module],
-        norm: Callable[[], nn.Module],
-        own: AttentionChoice,
+        norm: Callable[[], nn.Module] = nn.Identity,
+        own: AttentionChoice = CROSS,
     ):
         super().__init__()
         self.config, self.vocab_size, self.backend = config, vocab_size, backend

@@ -11,13 +11,12 @@ N tokens of the targets, M of the sources, C hidden_size, V vocabulary.
 
 import math
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.format import Settings, State, Values
 from nlpkit.contracts.request import Layout
 from nlpkit.models.formats import post_norm_format
@@ -38,14 +37,7 @@ class Model(EncoderDecoder):
     source_embedding: nn.Parameter | None
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
-        super().__init__(
-            config,
-            vocab_size,
-            backend,
-            block=lambda is_decoder: post_norm.Block(config, is_decoder),
-            norm=nn.Identity,
-            own=AttentionChoice.of("full"),
-        )
+        super().__init__(config, vocab_size, backend, block=partial(post_norm.Block, config))
         width, rows = config.hidden_size, config.source_vocab_size
         own = None if rows is None else nn.Parameter(torch.empty(rows, width))
         self.register_parameter("source_embedding", own)
