@@ -15,7 +15,7 @@ from nlpkit.models.deberta_v2 import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.formats.encoder_format import ENCODER
 from nlpkit.models.formats.hf_reading import check_fixed
-from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.head import DenseHead
 
 GENERATOR = "generator"  # the folder of its checkpoint
 
@@ -27,11 +27,7 @@ class PooledHead(DenseHead):
     drops_first = False
 
 
-def _of_summary(architecture: str) -> TaskHead:
-    return TaskHead.of_two(architecture, "classifier", "pooler.dense", PooledHead)
-
-
-TASK_HEADS = encoder_format.task_heads("DebertaV2", _of_summary)
+TASK_HEADS = encoder_format.task_heads("DebertaV2", "pooler.dense", PooledHead)
 _BODY = "deberta."
 _LAYER = encoder_format.LAYER | {
     "query": "attention.self.query_proj",

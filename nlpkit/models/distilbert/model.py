@@ -10,7 +10,7 @@ from nlpkit.models.distilbert import Config
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.layers.embeddings import Embeddings
 from nlpkit.models.layers.encoder import Layer, Layers, UntypedEncoder
-from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.head import DenseHead
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 
@@ -48,11 +48,7 @@ class ClassifierHead(DenseHead):
     drops_first = False
 
 
-def _of_summary(architecture: str) -> TaskHead:
-    return TaskHead.of_two(architecture, "classifier", "pre_classifier", ClassifierHead)
-
-
-TASK_HEADS = encoder_format.task_heads("DistilBert", _of_summary)
+TASK_HEADS = encoder_format.task_heads("DistilBert", "pre_classifier", ClassifierHead)
 _LAYER = {
     "query": "attention.q_lin",
     "key": "attention.k_lin",

@@ -4,12 +4,12 @@ The output table of an untied model is the tensor that otherwise repeats the inp
 bias that counts is the decoder's; the other one is not used.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.models.layers.encoder_config import EncoderConfig
-from nlpkit.models.layers.head import TaskHead
+from nlpkit.models.layers.head import DenseHead, TaskHead
 
 LAYER = {
     "query": "attention.self.query",
@@ -61,18 +61,23 @@ def with_decoder(form: HfFormat, decoder: str, bias: str) -> HfFormat:
 
 
 def task_heads(
-    prefix: str, of_summary: Callable[[str], TaskHead] | None = None
+    prefix: str, dense: str = "", kind: type[DenseHead] = DenseHead
 ) -> dict[str, TaskHead]:
     """Return transformers' models with a task's layer.
 
-    `of_summary` makes of a class the head that reads the summary of a sequence.
+    With `dense`, those that read the summary of a sequence have a layer of this name, as in `kind`.
     """
-    make = of_summary or (lambda architecture: TaskHead(architecture, "classifier"))
+
+    def make(end: str) -> TaskHead:
+        if dense:
+            return TaskHead.of_two(f"{prefix}{end}", "classifier", dense, kind)
+        return TaskHead(f"{prefix}{end}", "classifier")
+
     return {
-        "sequence_classification": make(f"{prefix}ForSequenceClassification"),
+        "sequence_classification": make("ForSequenceClassification"),
         "token_classification": TaskHead(f"{prefix}ForTokenClassification", "classifier"),
         "question_answering": TaskHead(f"{prefix}ForQuestionAnswering", "qa_outputs"),
-        "multiple_choice": make(f"{prefix}ForMultipleChoice"),
+        "multiple_choice": make("ForMultipleChoice"),
     }
 
 

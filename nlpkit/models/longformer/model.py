@@ -23,37 +23,25 @@ from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.formats import encoder_format
 from nlpkit.models.layers.embeddings import Embeddings
 from nlpkit.models.layers.encoder import Layer, Layers, TypedEncoder
-from nlpkit.models.layers.head import Head, TaskHead
+from nlpkit.models.layers.head import DenseHead, TaskHead
 from nlpkit.models.layers.packs import select_rows
 from nlpkit.models.longformer import KIND, Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 
 
-class PooledHead(Head):
+class PooledHead(DenseHead):
     """A dense layer with tanh, dropout, then `Head`: the pooler and the scores of a choice."""
 
-    def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
-        super().__init__(hidden_size, outputs, dropout, bias)
-        self.dense = nn.Linear(hidden_size, hidden_size)
-        nn.init.normal_(self.dense.weight, std=0.02)
-        nn.init.zeros_(self.dense.bias)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return super().forward(torch.tanh(self.dense(states)))
+    drops_first = False
 
 
-TASK_HEADS = {  # transformers' models with a task's layer
+TASK_HEADS = encoder_format.task_heads("Longformer") | {
     "sequence_classification": TaskHead.of_two(
         "LongformerForSequenceClassification", "classifier.out_proj", "classifier.dense"
     ),
-    "token_classification": TaskHead("LongformerForTokenClassification", "classifier"),
-    "question_answering": TaskHead("LongformerForQuestionAnswering", "qa_outputs"),
-    "multiple_choice": TaskHead(
-        "LongformerForMultipleChoice",
-        "classifier",
-        kind=PooledHead,
-        modules={"dense": "longformer.pooler.dense"},
+    "multiple_choice": TaskHead.of_two(
+        "LongformerForMultipleChoice", "classifier", "longformer.pooler.dense", PooledHead
     ),
 }
 # The rules of transformers' classes for global tokens; without one it asks for a mask.
