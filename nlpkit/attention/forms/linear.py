@@ -42,8 +42,10 @@ class _Causal(torch.autograd.Function):
         out, kept = torch.empty_like(v), []
         S: Tensor | None = None
         Z: Tensor | None = None
-        for group in _make_groups(q, chunks):
-            fq, fk, values = _cut(q, k, v, chunks, features, group)
+        for group in chunks.groups(q.shape[1] * q.shape[2]):
+            places = chunks.positions[group]
+            fq, fk = (features(chunks.cut(x, group), places) for x in (q, k))
+            values = chunks.cut(v, group)
             weights = (fq @ fk.mT).mul_(chunks.mask[group])
             going = chunks.keep_early(fk, group)
             adds_S, adds_Z = going.mT @ values, going.sum(2).unsqueeze(3)
@@ -67,7 +69,7 @@ class _Causal(torch.autograd.Function):
         of_q, of_k, of_v = (torch.empty_like(x) for x in (q, k, v))
         of_S: Tensor | None = None
         of_Z: Tensor | None = None
-        groups = _make_groups(q, chunks)
+        groups = chunks.groups(q.shape[1] * q.shape[2])
         for number in range(len(groups) - 1, -1, -1):
             group = groups[number]
             norms, S, Z = kept[3 * number : 3 * number + 3]
@@ -100,17 +102,6 @@ class _Causal(torch.autograd.Function):
             for found, into in ((found_q, of_q), (found_k, of_k), (of_values, of_v)):
                 chunks.put(found, group, into)
         return of_q, of_k, of_v, None, None, None
-
-
-def _make_groups(q: Tensor, chunks: Chunks) -> list[slice]:
-    return chunks.groups(q.shape[1] * q.shape[2])
-
-
-def _cut(
-    q: Tensor, k: Tensor, v: Tensor, chunks: Chunks, features: Features, group: slice
-) -> tuple[Tensor, Tensor, Tensor]:
-    fq, fk = (features(chunks.cut(x, group), chunks.positions[group]) for x in (q, k))
-    return fq, fk, chunks.cut(v, group)
 
 
 def _add_product(to: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -6,7 +6,6 @@ every sequence, GELU in its tanh form, one table for input and output. The layer
 """
 
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
-from nlpkit.models.formats.passes import only_ours
 from nlpkit.models.gpt2 import Config
 from nlpkit.models.layers.gpt import (
     CONV1D,
@@ -43,7 +42,9 @@ class Model(PreNormDecoder):
 
 def _more_settings(config: Config) -> Values:
     settings: Values = {"activation_function": "gelu_new", "n_inner": config.intermediate_size}
-    return settings if config.passes == 1 else settings | only_ours(config.passes)
+    # Without an architecture, transformers does not open it as the family's.
+    only_ours = {"passes": config.passes, "architectures": []}
+    return settings if config.passes == 1 else settings | only_ours
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:

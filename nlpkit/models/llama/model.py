@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.formats.hf_reading import check_fixed
-from nlpkit.models.formats.passes import only_ours
 from nlpkit.models.layers.gated import GatedFeedForward
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
@@ -104,7 +103,9 @@ def _more_settings(config: Config) -> Values:
         full = config.num_layers if window is None else config.full_layers
         windows = {"use_sliding_window": window is not None, "max_window_layers": full}
         settings |= {"sliding_window": window, **windows}
-    return settings if config.passes == 1 else settings | only_ours(config.passes)
+    # Without an architecture, transformers does not open it as the family's.
+    only_ours = {"passes": config.passes, "architectures": []}
+    return settings if config.passes == 1 else settings | only_ours
 
 
 def _read_settings(settings: Settings, sizes: Values) -> Values:
