@@ -81,7 +81,7 @@ class Config(FrozenConfig):
 class Objective(TextSourceTarget):
     """Examples and loss of denoising."""
 
-    name = "denoising"
+    term = "denoising"
     parts: tuple[str, ...] = ("denoising", "hidden")
     fields: Mapping[str, Field] = {
         **TextSourceTarget.fields,

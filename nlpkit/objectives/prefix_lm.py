@@ -33,7 +33,7 @@ class Config(FrozenConfig):
 class Objective(TextSourceTarget):
     """Examples and loss of a text's continuation from its prefix."""
 
-    name = "prefix_lm"
+    term = "prefix_lm"
     parts = ("prefix_lm",)
     kept_part = "end"
     label_smoothing = 0.0

@@ -66,7 +66,7 @@ def teacher_forcing(config: Config, progress: float) -> float:
 class Objective(seq2seq.Objective):
     """Examples and loss of a target from a source, with scheduled sampling."""
 
-    name = "scheduled_sampling"
+    term = "scheduled_sampling"
     parts = ("scheduled_sampling",)
     inputs = (*seq2seq.Objective.inputs, "teacher_forced")
     fields: Mapping[str, Field] = {

@@ -75,15 +75,15 @@ class Config(FrozenConfig):
 class Objective(SourceTarget, Task):
     """Examples and loss of a target from a source."""
 
-    name = "seq2seq"
+    term = "seq2seq"
     parts = ("seq2seq",)
     metrics: tuple[str, ...] = ("bleu",)
     two_tokenizers = True
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        self.bind(tokenizer, model_config)
         self.label_smoothing = config.label_smoothing
+        self.bind(tokenizer, model_config)
         self.max_length = config.max_length
         longest = config.max_target_length or config.max_length
         check_length(max(self.max_length, longest), model_config)

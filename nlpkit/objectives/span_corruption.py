@@ -44,7 +44,7 @@ class Config(FrozenConfig):
 class Objective(TextSourceTarget):
     """Examples and loss of span corruption."""
 
-    name = "span_corruption"
+    term = "span_corruption"
     parts = ("span_corruption",)
     label_smoothing = 0.0
     sample_input = "Two <extra_id_0> on the table."

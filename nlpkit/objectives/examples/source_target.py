@@ -12,22 +12,19 @@ S tokens of a source and T of a target, with those around a text; N targets of a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from pydantic import Field as Setting
 
 from nlpkit.contracts.abilities import Prompt
-from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Batch, Field, Loss, Spans, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Field, Spans
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable, Template
-from nlpkit.objectives.examples.text import TextObjective, cut_documents, cut_stream
+from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
 from nlpkit.tokenizers.library.hf import find_begin
 from nlpkit.tokenizers.library.source_and_target import of_sources
-
-if TYPE_CHECKING:
-    import torch
 
 # A setting of objectives that cut text into sources and targets.
 Contiguous = Annotated[
@@ -37,10 +34,9 @@ Contiguous = Annotated[
 ]  # fmt: skip
 
 
-class SourceTarget:
-    """The fields and the loss of a target with a source; `name` is that of the loss."""
+class SourceTarget(LabelTargets):
+    """The fields and the loss of a target with a source."""
 
-    name: str
     inputs: tuple[str, ...] = ("input_ids", "source_ids", SOURCE_LENGTHS)
     fields: Mapping[str, Field] = {
         "input_ids": Field(np.int64),
@@ -48,7 +44,6 @@ class SourceTarget:
         "source_ids": Field(np.int64, per="source"),
     }
     needs: tuple[str, ...] = ("encodes_source",)
-    predicts_text = True
     tokenizer: Any
     model_config: Any
     template: Template | None = None
@@ -74,6 +69,8 @@ class SourceTarget:
         assert begin is not None  # see `special_tokens`
         assert end is not None
         self.begin, self.end = begin, end
+        if self.label_smoothing is None:
+            self.label_smoothing = model_config.label_smoothing
         self.source_tokenizer = cast("Extendable", of_sources(tokenizer))
         source_end = self.source_tokenizer.special_id(model_config.target_tokens[1])
         assert source_end is not None
@@ -131,19 +128,6 @@ class SourceTarget:
             cut=cut,
             source={"source_ids": self._with_frame(source)},
         )
-
-    def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
-        return {self.name: int((batch["labels"] != IGNORE).sum())}
-
-    def loss(self, model: TrainedModel, hidden: torch.Tensor, batch: Batch) -> Loss:
-        """Return cross entropy over the targets; in training with label smoothing."""
-        labels = batch.fields["labels"]
-        index = (labels != IGNORE).nonzero().squeeze(1)
-        smoothing = self.label_smoothing
-        if smoothing is None:
-            smoothing = self.model_config.label_smoothing
-        loss_sum, _ = model.token_loss(hidden, index, labels[index], label_smoothing=smoothing)
-        return Loss({self.name: Term(loss_sum, len(index), is_text=True)})
 
 
 class TextSourceTarget(SourceTarget, TextObjective):

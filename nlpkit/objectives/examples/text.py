@@ -49,6 +49,7 @@ class LabelTargets(Objective):
 
     term: ClassVar[str]  # the name of the term
     predicts_text = True
+    label_smoothing: float | None = 0.0  # in training; None: not bound yet
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:
         return {self.term: int((batch["labels"] != IGNORE).sum())}
@@ -62,7 +63,8 @@ class LabelTargets(Objective):
         """Return cross entropy over the targets; logits are computed for no other token."""
         labels = batch.fields["labels"]
         index = (labels != IGNORE).nonzero().squeeze(1)
-        loss_sum, each = model.token_loss(hidden, index, labels[index])
+        more: Any = {"label_smoothing": self.label_smoothing} if self.label_smoothing else {}
+        loss_sum, each = model.token_loss(hidden, index, labels[index], **more)
         parts = self.loss_parts(batch, index, each)
         return Loss({self.term: Term(loss_sum, len(index), parts=parts, is_text=True)})
 
