@@ -70,6 +70,8 @@ def _run_verb(arguments: list[str]) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
+    if arguments[:1] == ["--"]:  # ends options, of which there were none
+        arguments = arguments[1:]
     name = arguments[0] if arguments else ""
     if name in registry.names("commands"):
         verb = registry.load("commands", name)

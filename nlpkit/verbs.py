@@ -139,26 +139,14 @@ def build(names: Sequence[str] = ()) -> typer.Typer:
     app.callback(help=_ABOUT)(_all_verbs)
     for name in names or registry.names("commands"):
         verb = registry.load("commands", name)
-        if "main" in vars(verb):
-            about = inspect.cleandoc(verb.__doc__ or "")
-            settings = {"ignore_unknown_options": True, "allow_extra_args": True}
-            add = app.command(
-                name, cls=Verb, help=about, add_help_option=False, context_settings=settings
-            )
-            add(_hand_over(verb.main))
+        about = inspect.cleandoc(verb.__doc__ or "")
+        if "main" in vars(verb):  # `cli` runs it; here it is listed
+            app.command(name, cls=Verb, help=about)(lambda: None)
         elif isinstance(verb.command, typer.Typer):
-            about = inspect.cleandoc(verb.__doc__ or "")
             app.add_typer(verb.command, name=name, cls=Verbs, help=about)
         else:
             app.command(name, cls=Verb)(verb.command)
     return app
-
-
-def _hand_over(main: Callable[[list[str]], None]) -> Callable[[typer.Context], None]:
-    def command(context: typer.Context) -> None:
-        main(context.args)
-
-    return command
 
 
 def _describe_error(error: Any) -> str:
