@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import re
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from nlpkit.disk import name_path_in_errors
+from nlpkit.disk import whole_file
 from nlpkit.errors import Unsupported, not_installed
 from nlpkit.plural import number_of
 from nlpkit.report import svg
@@ -193,16 +192,10 @@ def heads_figure(
 
 
 def _save(plt: Any, figure: Any, path: Path, **options: Any) -> None:
-    with name_path_in_errors(path), warnings.catch_warnings(record=True) as caught:
+    with whole_file(path) as file, warnings.catch_warnings(record=True) as caught:
         warnings.filterwarnings("always", message=_MISSING)
-        target = path.resolve() if path.is_symlink() else path
-        draft = target.with_name(f".{os.getpid()}.{target.name}")
         options |= {"dpi": 120, "bbox_inches": "tight", "format": path.suffix[1:]}
-        try:
-            figure.savefig(draft, **options)
-            draft.replace(target)
-        finally:
-            draft.unlink(missing_ok=True)
+        figure.savefig(file.buffer, **options)
     others = [each for each in caught if not re.match(_MISSING, str(each.message))]
     for each in others:
         warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)

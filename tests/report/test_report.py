@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from xml.etree import ElementTree
 
 import numpy as np
@@ -329,8 +329,8 @@ def test_picture_that_cannot_be_finished_leaves_the_one_before_and_no_draft(
     picture = tmp_path / "r.png"
     picture.write_bytes(b"the one before")
 
-    def fill_the_disk(figure: Figure, path: Path, **options: object) -> None:
-        path.write_bytes(b"half")
+    def fill_the_disk(figure: Figure, file: BinaryIO, **options: object) -> None:
+        file.write(b"half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", fill_the_disk)
