@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nlpkit.commands._options import Common, RecipeName, argument, option, shared
-from nlpkit.disk import name_path_in_errors, user_path
+from nlpkit.disk import user_path, whole_directory
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.verbs import Verb
@@ -68,12 +68,10 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
     with common.catch_signals() as stop, stop.abortable():
         texts = _read_texts(resolved, counts, stop.check)
         tokenizer = _train(resolved, section.kind, section.config, texts)
-    with name_path_in_errors(directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        # A failed write must not leave an incomplete tokenizer.
-        with tempfile.TemporaryDirectory(dir=directory.parent, prefix=".tokenizer-") as draft:
-            tokenizer_files.save(tokenizer, Path(draft) / "made")
-            os.replace(Path(draft) / "made", directory)
+    full = directory.absolute()  # `.` has no name
+    # With a number: what is there under the name alone is a user's, and a draft replaces it.
+    with whole_directory(directory, full.with_name(f".{full.name}.{os.getpid()}")) as draft:
+        tokenizer_files.save(tokenizer, draft)
     if not common.quiet:
         size = number_of(tokenizer.vocab_size, "tokens")
         skipped = f", {number_of(counts.bad, 'malformed rows')} skipped" if counts.bad else ""
