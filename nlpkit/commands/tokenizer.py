@@ -4,13 +4,12 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlpkit.commands._options import Common, RecipeName, argument, option, shared
+from nlpkit.commands._options import Common, RecipeName, argument, shared
 from nlpkit.disk import user_path, whole_directory
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.plural import number_of
@@ -32,22 +31,13 @@ Directory = Annotated[str, argument("DIR", "a saved tokenizer, a checkpoint, or 
 Text = Annotated[str | None, argument("TEXT|-", "a text; - reads stdin")]
 
 
-@dataclass(frozen=True)
-class Output:
-    """Where the tokenizer is written."""
-
-    out: str | None = option(
-        "--out DIR", "directory of the tokenizer; default: tokenizer/ of the run"
-    )
-
-
 @command.command("train", cls=Verb)
-@shared("overrides")
-def train(recipe: RecipeName, common: Common, output: Output) -> None:
+@shared("overrides", "out")
+def train(recipe: RecipeName, common: Common) -> None:
     """Train the tokenizer of RECIPE on its data.train and print the directory it is in.
 
-    A run whose directory holds a tokenizer/ uses that one. With init_from, the result is the
-    tokenizer of that checkpoint, with more tokens.
+    Without --out it is tokenizer/ of the run. A run whose directory holds a tokenizer/ uses that
+    one. With init_from, the result is the tokenizer of that checkpoint, with more tokens.
     """
     from nlpkit.checkpoints import tokenizer_files
     from nlpkit.contracts.reader import Counts
@@ -61,7 +51,7 @@ def train(recipe: RecipeName, common: Common, output: Output) -> None:
         )
     if section is None or section.kind is None:
         raise UsageError("tokenizer: it must have a kind to be trained; this recipe names a path")
-    directory = user_path(output.out or Path(resolved.recipe.out) / "tokenizer")
+    directory = user_path(common.out or Path(resolved.recipe.out) / "tokenizer")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")
     counts = Counts()
