@@ -3,7 +3,6 @@
 The proofs call `pretrain`, `save` and `hf_layout`, in a temporary directory.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from nlpkit.checkpoints import files, hf_layout, hf_model, objective_heads
@@ -19,15 +17,14 @@ from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.contracts.batch import Batch
 from nlpkit.contracts.format import FOLDERS, HfFormat
 from nlpkit.errors import Stopped, TryAgain
-from nlpkit.json_types import JsonObject
 from nlpkit.models.formats.hf_format import matches
 from nlpkit.models.lora import in_memory
+from nlpkit.report import same_run
 from nlpkit.runs import build, pretrain
 from nlpkit.runs.save import save
 from nlpkit.selftest.heads import OTHER_TOKENS, TOKENS, look
 from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import STEPS, Bench, Subject, check
-from nlpkit.train.log import TIME_KEYS
 from nlpkit.train.signals import StopFlag
 from nlpkit.train.state import State
 
@@ -153,16 +150,12 @@ def resume(bench: Bench) -> Verdict:
     if not (killed.happened and stopped.happened):
         return False, "the run finished before it was interrupted"
     _run(bench, interrupted, bench.stop)
-    ours, theirs = _read_metrics(complete), _read_metrics(interrupted)
-    if ours != theirs:
-        first = next((a for a, b in zip(ours, theirs, strict=False) if a != b), ours[-1])
-        return False, f"metrics differ from step {first['step']} on"
-    one, two = _read_tensors(complete), _read_tensors(interrupted)
-    wrong = [name for name in one.keys() | two.keys() if not _same(one.get(name), two.get(name))]
+    found = same_run.compare(complete, interrupted)
     figure = f"{STEPS} steps in {bench.precision}, killed (back to step {back}) and stopped"
-    if wrong:
-        return False, f"{figure}: {len(wrong)} of {len(one)} tensors differ"
-    return True, f"{figure}: metrics and {len(one)} tensors same bits"
+    if found.differences:
+        return False, f"{figure}: {found.differences[0]} (there: never interrupted)"
+    saved = ", ".join(map(str, found.checkpoints))
+    return True, f"{figure}: {found.records} records, checkpoints of steps {saved}: same bits"
 
 
 def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
@@ -181,14 +174,3 @@ def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
     except Stopped:
         check(bench.stop)  # a user's stop must not report the temporary checkpoint
         raise
-
-
-def _read_metrics(path: Path) -> list[JsonObject]:
-    lines = (path / METRICS).read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    return [{k: v for k, v in record.items() if k not in TIME_KEYS} for record in records]
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    final = files.checkpoint_path(path, STEPS)
-    return load_file(final / hf_layout.WEIGHTS) | load_file(final / files.OPTIMIZER_STATE)
