@@ -7,7 +7,6 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from nlpkit import completion
@@ -20,8 +19,8 @@ Name = Annotated[
     str | None,
     argument(
         "NAME|FOLDER|schema|parts",
-        "a recipe to print, a folder of recipes to list, the JSON schema of all, or the parts that "
-        "a recipe can name",
+        "a recipe (or a file) to print, a folder of recipes to list, the JSON schema of all, or "
+        "the parts that a recipe can name",
         autocompletion=completion.list_printed,
     ),
 ]
@@ -69,7 +68,9 @@ def command(common: Common, shown: Shown, name: Name = None) -> None:
     elif name.removesuffix("/") in _list_folders():
         _print_list(common, name.removesuffix("/"))
     else:
-        _print_recipe(name, _find(name).read_text(encoding="utf-8"), common)
+        from nlpkit.recipe import find
+
+        _print_recipe(name, find(name).read_text("utf-8", "replace"), common)
 
 
 def _list_folders() -> Counter[str]:
@@ -77,18 +78,6 @@ def _list_folders() -> Counter[str]:
     from nlpkit import recipe
 
     return Counter(name.rpartition("/")[0] for name in recipe.packaged() if "/" in name)
-
-
-def _find(name: str) -> Path:
-    from nlpkit import recipe, registry
-
-    packaged = recipe.packaged()
-    if name not in packaged:
-        outside = [each for each in packaged if "/" not in each]
-        inside = [each for each in packaged if each.endswith(f"/{name}")]
-        near = registry.suggest(name, inside or packaged) or f"; known: {', '.join(outside)}"
-        raise UsageError(f"no packaged recipe {name!r}{near}")
-    return packaged[name]
 
 
 def _print_recipe(name: str, text: str, common: Common) -> None:

@@ -447,14 +447,20 @@ def test_recipes_parts_says_which_objective_trains_which_family(capsys):
         assert shown in lists
 
 
-def test_recipes_without_that_name_gives_2_and_the_nearest(capsys):
-    assert cli.run(["recipes", "cpm_amt"]) == 2
-    said = "nlpkit: no packaged recipe 'cpm_amt', did you mean cpm_ant?\n"
-    assert capsys.readouterr() == ("", said)
-    assert cli.run(["recipes", "bert_base"]) == 2
-    assert "did you mean papers/bert_base?" in capsys.readouterr().err
-    assert cli.run(["plan", "vit_b16"]) == 4
-    assert "did you mean the packaged recipe papers/vit_b16?" in capsys.readouterr().err
+def test_recipes_without_that_name_gives_4_and_the_nearest(capsys):
+    assert cli.run(["recipes", "cpm_amt"]) == 4
+    said = "cpm_amt: no such recipe, did you mean the packaged recipe cpm_ant?\n"
+    assert capsys.readouterr() == ("", f"nlpkit: {said}")
+    for verb in ("recipes", "plan"):
+        assert cli.run([verb, "vit_b16"]) == 4
+        assert "did you mean the packaged recipe papers/vit_b16?" in capsys.readouterr().err
+
+
+def test_recipes_prints_a_file(tmp_path, capsys):
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(b"extends: cpm_ant  # \xff\n")
+    assert cli.run(["recipes", str(file)]) == 0
+    assert capsys.readouterr() == ("extends: cpm_ant  # \ufffd\n", "")
 
 
 @pytest.mark.parametrize(
