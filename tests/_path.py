@@ -73,14 +73,14 @@ def _about(file: str) -> str:
 
 
 def _lines(file: str, entered: set[tuple[str, int]]) -> int:
-    """Return the lines of the functions entered, by name and first line."""
-    inside = 0
+    """Return the lines of the functions entered, by name and first line; an inner one's once."""
+    inside: set[int] = set()
     for node in ast.walk(ast.parse((ROOT / file).read_text("utf-8"))):
         if isinstance(node, ast.FunctionDef):
             starts = {node.lineno, *(each.lineno for each in node.decorator_list)}
             if any((node.name, start) in entered for start in starts):
-                inside += (node.end_lineno or 0) - node.lineno + 1
-    return inside
+                inside |= {*range(node.lineno, (node.end_lineno or 0) + 1)}
+    return len(inside)
 
 
 def _run(arguments: list[str]) -> None:
