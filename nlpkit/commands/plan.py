@@ -164,9 +164,9 @@ def _print_block(title: str, rows: list[tuple[str, object, str]]) -> None:
 
 
 def _flatten(data: object) -> dict[str, object]:
-    from nlpkit.recipe.places import dotted, flatten, value_at
+    from nlpkit.recipe.places import dotted, flatten
 
-    return {dotted(path): value_at(data, path) for path in flatten(data)}
+    return {dotted(path): value for path, value in flatten(data)}
 
 
 def _format_value(key: str, value: object) -> tuple[str, str | None]:

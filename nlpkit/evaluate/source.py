@@ -21,7 +21,7 @@ from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe import sections, yaml
-from nlpkit.recipe.places import flatten, value_at
+from nlpkit.recipe.places import flatten
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.train.log import Log
 from nlpkit.train.settings import Optimizer
@@ -171,7 +171,7 @@ def load_run_recipe(path: Path) -> recipe.Resolved:
     data = yaml.read(path.read_bytes(), str(path)).data  # which may be malformed
     parts = (sections.Model, sections.Objective, sections.Tokenizer, sections.Attention, Optimizer)
     keys = {part.KEY for part in parts} | {"optimizer", "backend"}
-    for place in flatten(data):
-        if len(place) > 1 and place[-1] in keys and isinstance(name := value_at(data, place), str):
+    for place, name in flatten(data):
+        if len(place) > 1 and place[-1] in keys and isinstance(name, str):
             check_named_by(path, name, "run nlpkit where it lies")
     return recipe.load(str(path))

@@ -14,7 +14,7 @@ from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe import COMMAND_LINE, DECIDED, DEFAULT
-from nlpkit.recipe.places import Document, Path, dotted, flatten, value_at
+from nlpkit.recipe.places import Document, Path, dotted, flatten
 from nlpkit.recipe.sections import config_classes
 from nlpkit.recipe.settings import Recipe
 
@@ -68,9 +68,9 @@ def find_origins(recipe: Recipe, document: Document) -> dict[str, str]:
     dump = recipe.model_dump(mode="json")
     known = list_settings(dump)
     origins = {}
-    for leaf in flatten(dump):
+    for leaf, value in flatten(dump):
         setting = known.get(leaf[:-1], {}).get(str(leaf[-1]))
-        is_default = setting is not None and setting.default == value_at(dump, leaf)
+        is_default = setting is not None and setting.default == value
         origins[dotted(leaf)] = _find_origin(leaf, document, is_default)
     return origins
 
@@ -103,9 +103,7 @@ def find_changes(old: JsonMapping, new: JsonMapping) -> list[str]:
         for name, field in fields.items()
         if _is_free(field)
     }
-    values = [
-        {path: json.dumps(value_at(data, path)) for path in flatten(data)} for data in (old, new)
-    ]
+    values = [{path: json.dumps(value) for path, value in flatten(data)} for data in (old, new)]
     differing = [
         path for path in values[0] | values[1] if values[0].get(path) != values[1].get(path)
     ]

@@ -19,8 +19,8 @@ def undotted(name: str) -> Path:
     return tuple(int(step) if step.isdecimal() else step for step in name.split("."))
 
 
-def flatten(data: object, path: Path = ()) -> Iterator[Path]:
-    """Yield the path of every value in plain data; an empty list or mapping is a value."""
+def flatten(data: object, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield every value in plain data with its path; an empty list or mapping is a value."""
     if isinstance(data, Mapping) and data:
         for key, value in data.items():
             yield from flatten(value, (*path, key))
@@ -28,7 +28,7 @@ def flatten(data: object, path: Path = ()) -> Iterator[Path]:
         for index, value in enumerate(data):
             yield from flatten(value, (*path, index))
     else:
-        yield path
+        yield path, data
 
 
 def value_at(data: Any, path: Path) -> Any:

@@ -16,7 +16,7 @@ from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import yaml
-from nlpkit.recipe.places import dotted, flatten, value_at
+from nlpkit.recipe.places import dotted, flatten
 from nlpkit.train import state
 
 FIGURES = ("loss", "perplexity", "bits_per_character")  # of an evaluation, beside the scores
@@ -144,9 +144,7 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     if not records and not may_be_empty:
         raise FileError(f"{path}: nothing to report yet: no step is in {METRICS}")
     data = yaml.read(_read_bytes(path / RECIPE), str(path / RECIPE)).data
-    settings = {
-        dotted(keys): json.dumps(value_at(data, keys), ensure_ascii=False) for keys in flatten(data)
-    }
+    settings = {dotted(k): json.dumps(value, ensure_ascii=False) for k, value in flatten(data)}
     steps = [record for record in records if "held_out" not in record]
     evaluations = {
         record["step"]: record["held_out"]

@@ -13,7 +13,7 @@ from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, STATUS
 from nlpkit.disk import file_sha256
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.recipe.places import dotted, flatten, value_at
+from nlpkit.recipe.places import dotted, flatten
 from nlpkit.report import history
 from nlpkit.report.history import History
 from nlpkit.train.log import TIME_KEYS
@@ -120,7 +120,7 @@ def _list_figures(run: History, last: int) -> Figures:
 
 def _flatten(record: JsonMapping) -> JsonObject:
     """Return the figures of a record that are not measured, those of its parts by dotted names."""
-    return {dotted(k): value_at(record, k) for k in flatten(record) if k[0] not in TIME_KEYS}
+    return {dotted(k): value for k, value in flatten(record) if k[0] not in TIME_KEYS}
 
 
 def _list_saved(checkpoints: Mapping[int, Path], stateless: Collection[int]) -> Figures:

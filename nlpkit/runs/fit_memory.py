@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import RunDirectory
@@ -113,7 +113,7 @@ def find(
         chosen = resolved, part, data, accelerator.device
         return choose(*chosen, precision=precision, processes=processes, note=note)
 
-    return from_first(PartialState(), decide)
+    return from_first(decide)
 
 
 def _check_size(found: Fitted | None, settings: Config) -> Fitted | None:

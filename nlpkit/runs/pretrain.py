@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
@@ -23,7 +23,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DivergedError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
-from nlpkit.recipe.places import dotted, flatten, value_at
+from nlpkit.recipe.places import dotted, flatten
 from nlpkit.runs import build, checks, save
 from nlpkit.runs.announce import announce, conclude
 from nlpkit.runs.fastest_precision import keep_or_probe, time_batches
@@ -64,7 +64,7 @@ def pretrain(
         named = None if resume in ("auto", "never") else Path(resume)
         run = prepare(resolved, directory, accelerator, log, stop, named)
     checkpoint, state = None, State()
-    if named or from_first(PartialState(), lambda: files.list_directories(directory.path)):
+    if named or from_first(lambda: files.list_directories(directory.path)):
         from nlpkit.runs import resume as resuming
 
         checkpoint, state = resuming.restore(run, named)
@@ -139,8 +139,7 @@ def prepare(
         judged.attach(resolved, part, data, settings, stream, log, stop.check)
     module = build.build_training(resolved, part, data, settings)
     precision = from_first(
-        PartialState(),
-        lambda: time_batches(keep_or_probe(resolved, status, device), module, stream),
+        lambda: time_batches(keep_or_probe(resolved, status, device), module, stream)
     )
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
@@ -250,11 +249,9 @@ def _trackers(run: Run, state: State) -> "Trackers":
     if run_id is None:
         run_id = secrets.token_hex(8)
         run.directory.set_status(tracked_as=run_id)
-    dump = run.resolved.dump()
-    values = {dotted(path): value_at(dump, path) for path in flatten(dump)}
     settings = {
-        key: json.dumps(value) if isinstance(value, list | dict) else value
-        for key, value in values.items()
+        dotted(path): json.dumps(value) if isinstance(value, list | dict) else value
+        for path, value in flatten(run.resolved.dump())
     }
     name, path = run.resolved.recipe.name, run.directory.path
     tracked = TrackedRun(name, path, str(run_id), state.step, settings)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -39,7 +38,7 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
         UsageError: the data, the tokenizer or an allowed change does not fit the run.
         FileError: a file is missing or damaged, or does not fit the model.
     """
-    checkpoint = from_first(PartialState(), lambda: _find_checkpoint(run, named))
+    checkpoint = from_first(lambda: _find_checkpoint(run, named))
     saved, state = read_state(checkpoint.path, run.settings.best_by)
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)

@@ -181,8 +181,9 @@ class Run:
         return self.average.applied() if self.average else nullcontext()
 
 
-def from_first(processes: PartialState, compute: Callable[[], T]) -> T:
+def from_first(compute: Callable[[], T]) -> T:
     """Return on all ranks the result of `compute`, which is called on rank 0 only."""
+    processes = PartialState()
     results = [compute() if processes.is_main_process else None]
     if processes.num_processes > 1:
         broadcast_object_list(results)

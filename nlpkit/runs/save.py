@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from accelerate import PartialState
 from torch import Tensor
 
 from nlpkit import __version__
@@ -174,7 +173,7 @@ def state_text(run: Run, state: State) -> str:
 
 def check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
     """Raise `DivergedError` if a weight is not finite; all processes raise it together."""
-    if name := from_first(PartialState(), lambda: find_not_finite(weights)):
+    if name := from_first(lambda: find_not_finite(weights)):
         raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
 
 

@@ -416,7 +416,7 @@ def test_origin_names_default_line_and_command_line():
     assert found.origin["data.train.1.weight"] == "r.yaml:8"
     assert found.origin["objective.name"] == "r.yaml:9"
     assert found.origin["train.steps"] == "r.yaml:10"
-    assert set(found.origin) == {".".join(map(str, p)) for p in flatten(found.dump())}
+    assert set(found.origin) == {".".join(map(str, p)) for p, _ in flatten(found.dump())}
 
 
 def test_objective_that_follows_another_has_its_length_unless_it_names_one():
