@@ -3,13 +3,9 @@ released them (with `models/NAME/original.py`)."""
 
 import contextlib
 import importlib
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, NamedTuple
 
 from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, integrity, tokenizer_files
@@ -20,36 +16,18 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 
 
-@dataclass(frozen=True)
-class Original:
+class Original(NamedTuple):
     """The files of an original release, and the module that reads them.
 
     The module has `WEIGHTS` and `SETTINGS` (patterns of file names), `is_settings(content)`, and
     `read(weights, settings, dtype, adapters, keep)`, which returns the same as `read` below.
+    `adapters` is a file in the authors' own format, which is merged; `keep` returns what is kept of
+    each tensor, such as a copy on disk (`scratch.py`).
     """
 
     module: Any
     weights: Path
     settings: Path
-
-    def read(
-        self,
-        dtype: torch.dtype = torch.float32,
-        adapters: Path | None = None,
-        keep: Callable[[torch.Tensor], torch.Tensor] = lambda tensor: tensor,
-    ) -> hf_layout.Content:
-        """Return settings and tensors in the layout of `transformers`.
-
-        Args:
-            adapters: a file of adapters in the authors' own format, which are merged.
-            keep: returns what is kept of each tensor, such as a copy on disk (`scratch.py`).
-
-        Raises:
-            FileError: a file is missing or damaged, or its tensors do not fit the model.
-        """
-        files = (self.weights, self.settings)
-        content: hf_layout.Content = self.module.read(*files, dtype, adapters, keep)
-        return content
 
 
 def _readers() -> list[Any]:
@@ -118,7 +96,8 @@ def read(path: Path, family: str | None = None, *, prompts: bool = False) -> hf_
     """
     release = find_original(path)
     if release is not None:
-        return release.read()
+        content: hf_layout.Content = release.module.read(release.weights, release.settings)
+        return content
     adapter = hf_layout.read_adapters(path)
     if adapter is None:
         return _read(path, family)[1]

@@ -133,6 +133,16 @@ def expand(name: str) -> str:
     return os.path.expanduser(name)
 
 
+def find_path(name: str, base: Path) -> Path:
+    """Return the file or directory that a setting names, with `~` and `$HOME` replaced.
+
+    A relative name is searched in the working directory, then in `base`. If it is in neither, the
+    path in the working directory is returned.
+    """
+    path = Path(expand(name))
+    return base / path if not path.exists() and (base / path).exists() else path
+
+
 def roots(name: str, base: Path | None) -> list[Path]:
     """Return the folders in which a path is looked for, the first one first.
 

@@ -6,7 +6,6 @@ with its place in the file. What a recipe does not ask for, such as `extends`, i
 """
 
 import os
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,6 +17,7 @@ from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.task import Task
+from nlpkit.data.files import find_path
 from nlpkit.errors import FileError, RecipeError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import fit, sections, yaml
@@ -75,14 +75,8 @@ class Resolved:
         return yaml.write(content)
 
     def path(self, name: str) -> Path:
-        """Return the file or directory that a setting names, with `~` and `$HOME` replaced.
-
-        A relative name is searched in the working directory, then in `base`. If it is in neither,
-        the path in the working directory is returned.
-        """
-        name = re.sub(r"^\$(HOME\b|\{HOME\})", "~", name)
-        path = Path(os.path.expanduser(name))
-        return self.base / path if not path.exists() and (self.base / path).exists() else path
+        """Return the file or directory that a setting names: see `data.files.find_path`."""
+        return find_path(name, self.base)
 
 
 def load(path_or_name: str, overrides: Sequence[str] = ()) -> Resolved:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from nlpkit import registry
 from nlpkit.config import part_config
+from nlpkit.data.files import find_path
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import sizes
@@ -200,7 +201,7 @@ class _Autosize:
                 what = f"tokenizer {section.kind} has no vocab_size, which a size needs"
                 raise Refused(self.path, f"{what}; set the sizes")
             return int(size)
-        path = _find(section.path, self.base)
+        path = find_path(section.path, self.base)
         for kind in registry.names(Tokenizer.FOLDER):
             try:
                 loaded = registry.load(Tokenizer.FOLDER, kind).Tokenizer.load(path)
@@ -222,8 +223,3 @@ def _is_right_alone(config: type[ModelConfig], given: JsonMapping) -> bool:
             if found["loc"] and not is_open:
                 return False
     return True
-
-
-def _find(name: str, base: Path) -> Path:
-    path = Path(name).expanduser()
-    return base / path if not path.exists() and (base / path).exists() else path

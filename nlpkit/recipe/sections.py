@@ -214,15 +214,6 @@ class AttentionLayer(Part):
         return AttentionChoice(kind=self.kind, config=self.config)
 
 
-def load_outside(folder: str, name: str) -> str:
-    """Return the name of a part from outside that can be loaded; raise `ValueError`."""
-    try:
-        registry.load(folder, name)
-    except UsageError as error:
-        raise ValueError(str(error)) from error
-    return name
-
-
 class Attention(Part):
     """The kinds of attention (by default the family's own), and the backend."""
 
@@ -244,7 +235,11 @@ class Attention(Part):
     def _check_backend(cls, backend: str) -> str:
         backend = OLD_BACKENDS.get(backend, backend)
         if "." in backend:
-            return load_outside(BACKENDS, backend)
+            try:
+                registry.load(BACKENDS, backend)
+            except UsageError as error:
+                raise ValueError(str(error)) from error
+            return backend
         names = ["auto", *registry.names(BACKENDS)]
         if backend not in names:
             near = registry.suggest(backend, names)

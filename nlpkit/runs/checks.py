@@ -88,8 +88,6 @@ def check_padding(
 
 def _remedy(resolved: Resolved, part: ModelPart) -> str:
     """Return how to add a part of the model that an objective needs and `init_from` lacks."""
-    if part.source is None:
-        return ""
     names = [section.name for section in resolved.recipe.objective]
     needs = {n for name in names for n in registry.load("objectives", name).Objective.needs}
     folders = part.module().FORMAT.folders

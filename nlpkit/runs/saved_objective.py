@@ -181,10 +181,8 @@ def _read_ends(directory: Path) -> tuple[int, ...]:
 
 def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:
     """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
-    if "labels" not in config.model_fields or not (directory / "config.json").is_file():
-        return {}
-    names = hf_layout.read_settings(directory).get("id2label")
-    if not isinstance(names, dict):
+    names = hf_layout.read_if_there(directory / "config.json").get("id2label")
+    if "labels" not in config.model_fields or not isinstance(names, dict):
         return {}
     labels = [names[number] for number in sorted(names, key=int)]
     # Rows of published data often have the number of the class.

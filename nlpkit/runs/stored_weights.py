@@ -52,7 +52,9 @@ def read(
         info(f"{release.weights}: original release, settings from {release.settings}")
         if adapters is not None:
             info(f"adapters of {adapters} merged into {release.weights}")
-        return Weights(source, *release.read(dtype, adapters, keep), {}, dtype, is_release=True)
+        files = release.weights, release.settings
+        content = release.module.read(*files, dtype, adapters, keep)
+        return Weights(source, *content, {}, dtype, is_release=True)
     if adapters is not None:
         raise UsageError(
             f"--adapters: {source} is not an original release; give the release that they adapt"

@@ -72,11 +72,12 @@ def test_cpm_live_adapters_change_only_their_layers_and_are_rounded_once(
 ) -> None:
     release = any_layout.find_original(released)
     assert release is not None
-    before, after = release.read()[1], release.read(adapters=best)[1]
+    files = release.weights, release.settings
+    before, after = (release.module.read(*files, adapters=each)[1] for each in (None, best))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     layers = {name.partition(".lora.")[0] for name in torch.load(best)}
     assert changed == {f"cpmant.{layer}.weight" for layer in layers}
-    half = release.read(torch.bfloat16, best)[1]
+    half = release.module.read(*files, torch.bfloat16, best)[1]
     assert all(torch.equal(half[name], after[name].bfloat16()) for name in after)
 
 

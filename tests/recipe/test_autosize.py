@@ -13,6 +13,7 @@ from nlpkit.data.files import estimate_tokens
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.models import families, meta, sizes
 from nlpkit.recipe import training_defaults
+from nlpkit.tokenizers.bpe import Config, Tokenizer
 from nlpkit.train.optimizers import adamw, muon
 from tests import _tiny
 from tests._schema import validator
@@ -286,6 +287,18 @@ def test_family_from_outside_gets_a_size_too(short):
 def test_size_of_the_vocabulary_counts(short):
     words = recipe.load(str(short), ["tokenizer.vocab_size=8000"]).recipe.model.config
     assert _count(words, "gpt2", 8000) == pytest.approx(3_000_000, rel=0.04)
+
+
+def test_tokenizer_is_found_by_its_path_as_a_run_finds_it(short, tmp_path, monkeypatch):
+    words = Tokenizer.train(["a b c"] * 9, Config(vocab_size=300))
+    (tmp_path / "words").mkdir()
+    words.save(tmp_path / "words")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = []
+    for path in (tmp_path / "words", "~/words", "$HOME/words", "${HOME}/words"):
+        dump = recipe.load(str(short), [f"tokenizer={{path: '{path}'}}"]).dump()
+        found.append(dump["model"]["hidden_size"])
+    assert found == found[:1] * 4
 
 
 def test_written_recipe_is_the_same_whatever_the_rules(short, monkeypatch):
