@@ -128,7 +128,9 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     given = {"predictions": common.predictions} | asdict(pictures)
     for name in [name for name, file in given.items() if runs and file is not None]:
         raise UsageError(f"--{name}: {checkpoint} holds runs of --seeds; name one of them")
-    if len(runs) > 1 and (once := [n for n in common.data or () if _is_stream(n)]):
+    if len(runs) > 1 and (
+        once := [n for n in common.data or () if n == "-" or user_path(n).is_fifo()]
+    ):
         raise UsageError(f"--data {once[0]}: {checkpoint} holds several runs; name files for all")
     results: list[JsonObject] = []
     with common.catch_signals() as stop:
@@ -148,10 +150,6 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
 
         confusion_figure(**figures["confusion"], path=Path(pictures.confusion))
         log.info(f"drawn: {pictures.confusion}")
-
-
-def _is_stream(name: str) -> bool:
-    return name == "-" or user_path(name).is_fifo()
 
 
 def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Pictures) -> None:

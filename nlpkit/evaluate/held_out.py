@@ -19,7 +19,7 @@ from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.evaluate import confusion, list_left_out
 from nlpkit.evaluate.source import Source
-from nlpkit.evaluate.unlabelled import find_unlabelled
+from nlpkit.evaluate.unlabelled import Unlabelled, find_unlabelled
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -68,27 +68,18 @@ class Evaluation:
         self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
         self.is_task = isinstance(objective, Task)
-        self.unlabelled = (
-            find_unlabelled(source, objective) if isinstance(objective, Task) else None
-        )
+        self.unlabelled: Unlabelled | None = None
+        read, part = (source.inputs, source.config), source.part
         data: TaskDataset | store.Corpus
         if isinstance(objective, Task):
-            data = build_items(
-                source.inputs,
-                source.config,
-                objective,
-                part=source.part,
-                callbacks=callbacks,
-                change=self.unlabelled.add_label if self.unlabelled else None,
-            )
+            self.unlabelled = found = find_unlabelled(source, objective)
+            change = found.add_label if found else None
+            data = build_items(*read, objective, part=part, callbacks=callbacks, change=change)
         else:
+            encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags)
+            where = source.cache
             data = store.build_corpus(
-                source.inputs,
-                source.config,
-                store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags),
-                cache_dir=source.cache,
-                part=source.part,
-                callbacks=callbacks,
+                *read, encoding, cache_dir=where, part=part, callbacks=callbacks
             )
         self.corpus = data
         self.examples = Examples(data, objective, source.seed, HELD_OUT)

@@ -15,7 +15,7 @@ import numpy as np
 from nlpkit import recipe, registry
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError
-from nlpkit.contracts.task import Prompted, Task
+from nlpkit.contracts.task import Prompted, Question, Task
 from nlpkit.data import template
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.files import Input, find_inputs
@@ -30,14 +30,10 @@ from nlpkit.score.settings import Prompt
 
 
 @dataclass(frozen=True)
-class PromptRow:
-    """A row as text: its prompt, and the answers to choose from (none: it is to be written)."""
+class PromptRow(Question):
+    """A row as text: its prompt, and the answers to choose from, each with the prefix."""
 
     prompt: str
-    answers: tuple[str, ...]  # each with the prefix
-    names: tuple[str, ...]  # what predictions call them
-    right: str  # the right answer, with the prefix
-    label: str
     place: str
 
 
@@ -190,14 +186,9 @@ def _show(row: Row, task: Prompted, config: FrozenConfig, settings: Prompt) -> P
     def answer(name: str) -> str:
         return prefix + labels.get(name, name)
 
-    return PromptRow(
-        prompt,
-        tuple(map(answer, question.answers)),
-        question.names,
-        answer(question.right),
-        question.label,
-        f"{row.file}:{row.line}",
-    )
+    answers, right = tuple(map(answer, question.answers)), answer(question.right)
+    place = f"{row.file}:{row.line}"
+    return PromptRow(answers, question.names, right, question.label, prompt, place)
 
 
 def fill(text: str, row: Row) -> str:

@@ -53,8 +53,8 @@ def read(
         if adapters is not None:
             info(f"adapters of {adapters} merged into {release.weights}")
         files = release.weights, release.settings
-        content = release.module.read(*files, dtype, adapters, keep)
-        return Weights(source, *content, {}, dtype, is_release=True)
+        settings, tensors = release.module.read(*files, dtype, adapters, keep)
+        return Weights(source, settings, tensors, {}, dtype, is_release=True)
     if adapters is not None:
         raise UsageError(
             f"--adapters: {source} is not an original release; give the release that they adapt"

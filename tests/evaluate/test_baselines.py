@@ -11,7 +11,7 @@ from nlpkit.evaluate.prompts import PromptRow
 
 def row(text: str, right: str, *answers: str) -> PromptRow:
     names = tuple(map(str, range(len(answers)))) if answers else ("bad", "good")
-    return PromptRow(text, answers or names, names, right, right, "")
+    return PromptRow(answers or names, names, right, right, text, "")
 
 
 def test_commonest_answer_is_that_of_the_training_rows():

@@ -119,7 +119,7 @@ def test_all_training_rows_are_drawn_where_the_row_is_none_of_them(
 
 def test_row_that_is_several_times_in_the_training_rows_has_no_example_fewer() -> None:
     def made(name: str) -> prompts.PromptRow:
-        return prompts.PromptRow(name, (), (), "", "", "")
+        return prompts.PromptRow((), (), "", "", name, "")
 
     train = [made("a"), made("a"), made("a"), made("b"), made("c")]
     rows = prompts.Rows("x", 0, (), prompts.Prompt(), [made("a")], train)
