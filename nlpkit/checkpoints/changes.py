@@ -137,8 +137,7 @@ def set_earlier(
         places = [("objective",), ("objective", number)]  # a single objective has no number
         config = _set_earlier(section.config, places, both)
         objectives.append(section.model_copy(update={"config": config}))
-    begun = resolved.recipe.model_copy(update={"objective": tuple(objectives)})
-    return replace(resolved, recipe=begun)
+    return resolved.with_sections(objective=tuple(objectives))
 
 
 def _keep_autosized(

@@ -87,8 +87,8 @@ def _with_fitted(resolved: Resolved, found: fit_memory.Fitted) -> Resolved:
     if found.gradient_checkpointing and not settings.gradient_checkpointing:
         names.append("train.gradient_checkpointing")
     chosen = found.settings(settings).model_copy(update={"memory": settings.memory})
-    recipe = resolved.recipe.model_copy(update={"train": chosen})
-    return replace(resolved, recipe=recipe, decided=dict.fromkeys(names, "train.memory"))
+    decided = dict.fromkeys(names, "train.memory")
+    return replace(resolved.with_sections(train=chosen), decided=decided)
 
 
 def describe(plan: Planned) -> JsonObject:

@@ -7,7 +7,7 @@ with its place in the file. What a recipe does not ask for, such as `extends`, i
 
 import os
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -60,6 +60,10 @@ class Resolved:
     def autosized(self) -> list[str]:
         """The settings that `model.size` or `model.depth` decides, in dotted form."""
         return sorted(dotted(key) for key, place in self.document.places.items() if place.decides)
+
+    def with_sections(self, **sections: object) -> "Resolved":
+        """Return the recipe with these sections, which are checked already."""
+        return replace(self, recipe=self.recipe.model_copy(update=sections))
 
     def dump(self) -> JsonObject:
         """Return all settings as plain data, with defaults."""

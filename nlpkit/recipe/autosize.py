@@ -182,17 +182,11 @@ class _Autosize:
         section = others.tokenizer
         if section is None:
             return 0, None
-        needed = {
-            token
-            for part in fit.parts(others.objective)
-            for token in fit.load_class(part.name).special_tokens(
-                part.config, config.model_construct()
-            )
-        }
+        more = len(fit.list_special_tokens(others.objective, config.model_construct()))
         if section.sides is not None:
             source, target = (self._count_tokens(side) for side in section.sides)
-            return target + len(needed), source + len(needed)
-        return self._count_tokens(section) + len(needed), None
+            return target + more, source + more
+        return self._count_tokens(section) + more, None
 
     def _count_tokens(self, section: Tokenizer | Side) -> int:
         if section.path is None:

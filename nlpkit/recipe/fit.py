@@ -144,6 +144,12 @@ def parts(objectives: Sequence[Objective]) -> list[Any]:
     return [part for section in objectives for part in members_of(section) or [section]]
 
 
+def list_special_tokens(objectives: Sequence[Objective], config: ModelConfig) -> list[str]:
+    """Return the special tokens that the objectives need with a model, each once."""
+    found = [load_class(o.name).special_tokens(o.config, config) for o in parts(objectives)]
+    return list(dict.fromkeys(token for tokens in found for token in tokens))
+
+
 def reads_text(objectives: Sequence[Objective]) -> bool:
     """Return whether an objective reads text, so that a tokenizer is needed."""
     return any(made.reads_text for made in classes(objectives))

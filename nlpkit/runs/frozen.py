@@ -1,7 +1,7 @@
 """Models that an objective reads, such as a teacher: opened and hashed, not trained, not saved."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +92,7 @@ def named(resolved: Resolved, frozen: Sequence[Frozen]) -> Resolved:
         if not inside and each.name in type(config).model_fields:
             config = config.model_copy(update={each.name: str(each.checkpoint.absolute())})
             sections[first] = sections[first].model_copy(update={"config": config})
-    recipe = resolved.recipe.model_copy(update={"objective": sections})
-    return replace(resolved, recipe=recipe)
+    return resolved.with_sections(objective=sections)
 
 
 def _describe(number: tuple[int, ...], name: str, path: Path, is_base: bool = False) -> Frozen:

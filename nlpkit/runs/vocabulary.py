@@ -24,7 +24,7 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.config import ModelConfig
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
-from nlpkit.recipe.fit import load_class, parts, reads_text
+from nlpkit.recipe.fit import list_special_tokens, load_class, reads_text
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
 if TYPE_CHECKING:
@@ -186,11 +186,7 @@ def with_special_tokens(
     Raises:
         UsageError: tokens cannot be added to a tokenizer of this kind.
     """
-    needed = dict.fromkeys(
-        token
-        for part in parts(resolved.recipe.objective)
-        for token in load_class(part.name).special_tokens(part.config, model_config)
-    )
+    needed = list_special_tokens(resolved.recipe.objective, model_config)
     if not needed:
         return tokenizer
     if not tokenizer_files.is_extendable(tokenizer):

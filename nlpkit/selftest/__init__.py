@@ -218,9 +218,8 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
     if tokenizer is None and fit.reads_text(recipe.objective):
         tokenizer = sections.Tokenizer(path=str(part.source), kind=None)
     model = sections.Model(family=part.family, config=small)
-    update = {"model": model, "init_from": None, "tokenizer": tokenizer}
     lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}
-    return replace(resolved, recipe=recipe.model_copy(update=update)), lowered
+    return resolved.with_sections(model=model, init_from=None, tokenizer=tokenizer), lowered
 
 
 def _remove_dropout(resolved: Resolved) -> Resolved:
@@ -228,15 +227,14 @@ def _remove_dropout(resolved: Resolved) -> Resolved:
     assert model is not None  # set by `_shrink`
     rates = {name: 0.0 for name, _ in model.config if name.endswith("dropout")}
     config = type(model.config).model_validate(model.config.model_dump() | rates)
-    update = {"model": sections.Model(family=model.family, config=config)}
-    return replace(resolved, recipe=resolved.recipe.model_copy(update=update))
+    return resolved.with_sections(model=sections.Model(family=model.family, config=config))
 
 
 def _change_train(resolved: Resolved, values: JsonObject) -> Resolved:
     train = resolved.recipe.train
     # The proofs have small batches, whatever memory the recipe allows.
     changed = type(train).model_validate(train.model_dump() | {"memory": None} | values)
-    return replace(resolved, recipe=resolved.recipe.model_copy(update={"train": changed}))
+    return resolved.with_sections(train=changed)
 
 
 def _shorten(resolved: Resolved, warmup: int, longest: int) -> Resolved:

@@ -160,16 +160,10 @@ def resume(bench: Bench) -> Verdict:
 
 def _run(bench: Bench, path: Path, stop: StopFlag) -> None:
     path.mkdir(exist_ok=True)
-    recipe = bench.small.recipe.model_copy(update={"out": str(path)})
-    resolved = replace(bench.small, recipe=recipe)
+    resolved, directory = bench.small.with_sections(out=str(path)), RunDirectory(path)
     try:
         pretrain.pretrain(
-            resolved,
-            RunDirectory(path),
-            device=bench.device,
-            resume="auto",
-            log=bench.log,
-            stop=stop,
+            resolved, directory, device=bench.device, resume="auto", log=bench.log, stop=stop
         )
     except Stopped:
         check(bench.stop)  # a user's stop must not report the temporary checkpoint
