@@ -16,7 +16,6 @@ from nlpkit.commands._runs import Run
 from nlpkit.contracts.task import Task
 from nlpkit.errors import DataError, DivergedError, FileError, NlpkitError, RecipeError
 from nlpkit.json_types import JsonObject
-from nlpkit.recipe.fit import load_class
 from nlpkit.report import history
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
 from nlpkit.train.state import LOSS
@@ -86,7 +85,7 @@ class Series:
     def _group_rows(self) -> list[str]:
         """Return the setting that keeps rows with the same first text, as a premise, together."""
         objective = self.make(None, "search").resolved.recipe.objective[0]
-        made = load_class(objective.name)
+        made = objective.objective
         columns = made.named_columns(objective.config) if issubclass(made, Task) else ()
         if not columns or any(each.startswith(f"{_GROUP}=") for each in self.changes):
             return []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlpkit import completion, registry
+from nlpkit import completion
 from nlpkit.commands._options import Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
@@ -93,7 +93,7 @@ def _read_training(names: list[str], copies: Path) -> "list[Iterator[Row]]":
     for each in recipes:
         loaded = recipe.load(each)
         config, first = loaded.recipe.data, loaded.recipe.objective[0]
-        objective = registry.load("objectives", first.name).Objective
+        objective = first.objective
         columns = objective.named_columns(first.config) if issubclass(objective, Task) else None
         inputs, _ = files.find_inputs(config, loaded.base, copies)
         rows.append(overlap_files.read_inputs(inputs, config, columns))

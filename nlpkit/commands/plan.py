@@ -74,11 +74,10 @@ def command(recipe: RecipeName, common: Common, shown: Shown) -> None:
     log.warn_all(resolved.warnings)
     if shown.no_data:
         from nlpkit.plan import without_data
-        from nlpkit.recipe import fit
 
         described = without_data.describe(without_data.make(resolved))
         for section in resolved.recipe.objective:
-            named = fit.load_class(section.name).frozen
+            named = section.objective.frozen
             for name in named(section.config) if named else ():
                 log.warn(f"--no-data: FLOPs and memory are without the frozen model {name}")
     else:

@@ -12,7 +12,7 @@ from itertools import islice
 
 import numpy as np
 
-from nlpkit import recipe, registry
+from nlpkit import recipe
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.reader import Bad, Counts, LeftOut, RowError
 from nlpkit.contracts.task import Prompted, Question, Task
@@ -87,7 +87,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     # Nothing is trained, so `eval.metrics` may be without the recipe's `best_by`.
     resolved = recipe.load(name, ["train.best_by=loss", *overrides])
     first = resolved.recipe.objective[0]
-    task = registry.load("objectives", first.name).Objective
+    task = first.objective
     if not (issubclass(task, Task) and isinstance(task, Prompted)):
         raise UsageError(f"{name}: objective {first.name} is no task whose rows can be prompts")
     data = resolved.recipe.data

@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from nlpkit import registry
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.task import Prompted, Task
 from nlpkit.disk import write_text
@@ -38,7 +37,7 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
         UsageError: the recipe is of no task.
     """
     settings, objective = resolved.recipe, resolved.recipe.objective[0]
-    task = registry.load("objectives", objective.name).Objective
+    task = objective.objective
     if not issubclass(task, Task):
         raise UsageError(f"recipe: {recipe}: objective {objective.name} is of no task")
     best_by = [settings.train.best_by] if settings.train.best_by != LOSS else []

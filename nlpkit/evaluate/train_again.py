@@ -17,7 +17,7 @@ from nlpkit.disk import write_json
 from nlpkit.errors import FileError, UsageError
 from nlpkit.evaluate import source
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.recipe import Resolved, fit
+from nlpkit.recipe import Resolved
 from nlpkit.runs import init_from
 from nlpkit.runs.vocabulary import TOKENIZER
 from nlpkit.tokenizers.library.source_and_target import FOLDERS
@@ -98,7 +98,7 @@ def _find_parts(run: Path, plain: Resolved) -> JsonObject:
     for number, each in enumerate(objectives if notes else ()):
         own = notes[number] if isinstance(notes, list) else notes
         key = f"objective.{number}." if len(objectives) > 1 else "objective."
-        frozen = fit.load_class(each.name).frozen
+        frozen = each.objective.frozen
         named = frozen(each.config) if frozen else {}
         found |= {f"{key}{name}": own[name] for name, path in named.items() if path and name in own}
     return found

@@ -22,7 +22,7 @@ from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import count_projections, step_flops
 from nlpkit.plan import describe_model
-from nlpkit.recipe import Resolved, fit, sections
+from nlpkit.recipe import Resolved, sections
 from nlpkit.recipe.fit import reads_text
 from nlpkit.runs import build, two_tokenizers
 from nlpkit.runs.planned import PlannedModel
@@ -79,7 +79,7 @@ def make(resolved: Resolved) -> Sketch:
     vocab_size = 0 if tokenizer is None else tokenizer.vocab_size
     settings = resolve_steps(recipe.train.model_copy(update={"memory": None}), None)
     budget = settings.batch_budget
-    if issubclass(fit.load_class(recipe.objective[0].name), Task):
+    if issubclass(recipe.objective[0].objective, Task):
         batch, projections = _batch_of_task(resolved, part, budget)
     else:
         batch, projections = _batch_of_text(resolved, part, tokenizer, budget)
@@ -164,7 +164,7 @@ def _batch_of_task(resolved: Resolved, part: ModelPart, budget: int) -> tuple[Ba
         raise UsageError(f"--no-data: objective {section.name} has rows of any length")
     both = part.config.can("encodes_source")
     lengths = (length,) * max(1, budget // (2 * length if both else length))
-    predicted = sum(lengths) if fit.load_class(section.name).predicts_text else 0
+    predicted = sum(lengths) if section.objective.predicts_text else 0
     return Batch({SOURCE_LENGTHS: lengths} if both else {}, lengths), predicted
 
 

@@ -10,7 +10,7 @@ from nlpkit.contracts.abilities import ScoresText, Scoring
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
-from nlpkit.recipe.fit import Misfit, classes, load_class, members_of, missing_needs, with_attention
+from nlpkit.recipe.fit import Misfit, classes, members_of, missing_needs, with_attention
 from nlpkit.recipe.places import Path
 from nlpkit.recipe.sections import Objective as Section
 
@@ -26,7 +26,7 @@ _NOT_EVALUATED = (
 def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
     """Yield settings, which few recipes have, that the objective does not go with."""
     name = recipe.objective[0].name
-    is_task = issubclass(load_class(name), Task)
+    is_task = issubclass(recipe.objective[0].objective, Task)
     if recipe.eval.metrics and not is_task:
         what = f"objective {name} is trained on running text, which has no answers to score; "
         yield ("eval", "metrics"), what + "remove the setting"
@@ -51,7 +51,7 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
 def _find_wrong_figure(recipe: "Recipe") -> str:
     """Return why no evaluation can have `train.best_by`, or ""; what a task has is known later."""
     best_by, name = recipe.train.best_by, recipe.objective[0].name
-    made = load_class(name)
+    made = recipe.objective[0].objective
     predicts = issubclass(made, Task) and made.predict is not Task.predict
     metrics = recipe.eval.metrics if predicts else []  # other scores need generated text
     scores = [score for each in (made, *classes(recipe.objective)) for score in each.scores]
@@ -71,7 +71,7 @@ def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
     scoring = [each for each in classes(recipe.objective) if issubclass(each, ScoresText)]
     method = recipe.eval.pairs_method
     if not scoring:
-        able = [n for n in registry.names("objectives") if issubclass(load_class(n), ScoresText)]
+        able = [n for n in registry.names("objectives") if issubclass(_load(n), ScoresText)]
         names = ", ".join(part.name for part in recipe.objective)
         what = f"a model trained with {names} gives a text no probability"
         yield ("eval", "pairs"), f"{what}; with these it does: {', '.join(able)}"
@@ -89,7 +89,7 @@ def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
 def _check_lengths(recipe: "Recipe") -> Iterator[Misfit]:
     name, several = recipe.objective[0].name, len(recipe.objective) > 1
     others = []
-    if issubclass(load_class(name), Task):
+    if issubclass(recipe.objective[0].objective, Task):
         others.append(f"objective {name}, whose rows are not cut into examples")
     others += ["several objectives"] if several else []
     others += ["train.rows_per_step"] if recipe.train.rows_per_step else []
@@ -123,7 +123,7 @@ def describe_needs(name: str, path: Path, family: str, config: ModelConfig) -> I
 
     At the recipe's kinds of attention, if others would be enough.
     """
-    made = load_class(name)
+    made = _load(name)
     lacking = missing_needs(made, config)
     if not lacking:
         yield path, f"{name} reads text, and family {family} has no vocabulary"
@@ -160,9 +160,9 @@ def check_tokenizers(
             f"family {family} has one vocabulary for sources and targets; families with "
             f"two: {', '.join(known)}",
         )
-    single = [o.name for o in objectives if not load_class(o.name).two_tokenizers]
+    single = [o.name for o in objectives if not o.objective.two_tokenizers]
     if single:
-        known = [n for n in registry.names("objectives") if load_class(n).two_tokenizers]
+        known = [n for n in registry.names("objectives") if _load(n).two_tokenizers]
         yield path, f"objective {single[0]} takes one tokenizer; these take two: {', '.join(known)}"
 
 
@@ -192,8 +192,8 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
     """Return why objectives of a list cannot follow those before them, by their numbers."""
     owners: dict[str, str] = {}  # name of a loss -> the earlier objective that has it
     found: dict[int, str] = {}
-    for number, name in enumerate(section.name for section in objectives):
-        made = load_class(name)
+    for number, section in enumerate(objectives):
+        name, made = section.name, section.objective
         twice = [part for part in made.parts if part in owners]
         if not number and made.adds_only:
             found[number] = (
@@ -205,7 +205,7 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
                 f"{name} makes whole examples and cannot follow {objectives[0].name}; name it "
                 "first, or alone"
             )
-        elif number and issubclass(load_class(objectives[0].name), Task):
+        elif number and issubclass(objectives[0].objective, Task):
             found[number] = (
                 f"{name} cannot follow {objectives[0].name}, which reads rows; name one of them"
             )
@@ -216,6 +216,11 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
             )
         owners |= dict.fromkeys(made.parts, name)
     return found
+
+
+def _load(name: str) -> type[Objective]:
+    made: type[Objective] = registry.load(Section.FOLDER, name).Objective
+    return made
 
 
 def _trains(objective: type[Objective], config: ModelConfig) -> bool:

@@ -82,13 +82,13 @@ def check_objectives(
 ) -> Iterator[Misfit]:
     """Yield the objectives that cannot train the model or cannot be combined."""
     conflicts: dict[int, str] = {}  # by the number of the objective
-    if len(objectives) > 1 or load_class(objectives[0].name).adds_only:
+    if len(objectives) > 1 or objectives[0].objective.adds_only:
         from nlpkit.recipe.alternatives import find_conflicts
 
         conflicts = find_conflicts(objectives)
     for number, section in enumerate(objectives):
         at: Path = ("objective", number) if len(objectives) > 1 else ("objective",)
-        name, made = section.name, load_class(section.name)
+        name, made = section.name, section.objective
         if what := conflicts.get(number, ""):
             yield (*at, "name"), what
         elif missing_needs(made, config) or (made.reads_text and not config.can("has_vocabulary")):
@@ -121,12 +121,6 @@ def _find_unread(objectives: Sequence[Objective], config: ModelConfig) -> tuple[
     return None
 
 
-def load_class(name: str) -> type[ObjectiveClass]:
-    """Return the class of an objective."""
-    made: type[ObjectiveClass] = registry.load(Objective.FOLDER, name).Objective
-    return made
-
-
 def members_of(section: Part) -> list[Any]:
     """Return the objectives that an objective mixes: the parts of its kind in its settings."""
     values = [each for each in vars(section.config).values() if isinstance(each, list | tuple)]
@@ -136,7 +130,7 @@ def members_of(section: Part) -> list[Any]:
 
 def classes(objectives: Sequence[Objective]) -> list[type[ObjectiveClass]]:
     """Return the classes of the objectives; for a mixture, those of its members."""
-    return [load_class(part.name) for part in parts(objectives)]
+    return [part.objective for part in parts(objectives)]
 
 
 def parts(objectives: Sequence[Objective]) -> list[Any]:
@@ -146,7 +140,7 @@ def parts(objectives: Sequence[Objective]) -> list[Any]:
 
 def list_special_tokens(objectives: Sequence[Objective], config: ModelConfig) -> list[str]:
     """Return the special tokens that the objectives need with a model, each once."""
-    found = [load_class(o.name).special_tokens(o.config, config) for o in parts(objectives)]
+    found = [each.objective.special_tokens(each.config, config) for each in parts(objectives)]
     return list(dict.fromkeys(token for tokens in found for token in tokens))
 
 

@@ -17,6 +17,7 @@ from pydantic_core import PydanticCustomError
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Part, name_in
+from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.sizes import parse_size
@@ -92,6 +93,12 @@ class Objective(Part):
         None, description="the list that `max_length` was"
     )
     config: Any = None
+
+    @property
+    def objective(self) -> type[ObjectiveClass]:
+        """The class of the objective."""
+        objective: type[ObjectiveClass] = registry.load(self.FOLDER, self.name).Objective
+        return objective
 
     @classmethod
     def own(cls) -> dict[str, FieldInfo]:

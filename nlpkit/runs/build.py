@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from nlpkit import registry
 from nlpkit.checkpoints import hf_layout, hf_writing
 from nlpkit.checkpoints.run_directory import DATA_FILES
 from nlpkit.contracts.objective import PREPROCESSOR
@@ -67,7 +66,7 @@ def model_part(
 
 def for_objective(recipe: Recipe, config: ModelConfig) -> ModelConfig:
     """Return the settings of the part of a model that the recipe's objective trains."""
-    made = registry.load("objectives", recipe.objective[0].name).Objective
+    made = recipe.objective[0].objective
     return config.for_task() if issubclass(made, Task) else config
 
 
@@ -209,7 +208,7 @@ def bind_objective(
         UsageError: the model lacks something that the objective needs, or sizes differ.
     """
     recipe = resolved.recipe
-    made = [registry.load("objectives", each.name).Objective for each in recipe.objective]
+    made: list[Any] = [each.objective for each in recipe.objective]
     settings = [each.config for each in recipe.objective]
     if part.source:
         settings[0] = _with_preprocessor(made[0], settings[0], part.source)

@@ -88,8 +88,7 @@ def check_padding(
 
 def _remedy(resolved: Resolved, part: ModelPart) -> str:
     """Return how to add a part of the model that an objective needs and `init_from` lacks."""
-    names = [section.name for section in resolved.recipe.objective]
-    needs = {n for name in names for n in registry.load("objectives", name).Objective.needs}
+    needs = {name for each in resolved.recipe.objective for name in each.objective.needs}
     folders = part.module().FORMAT.folders
     lacking = [name for name in folders if name in needs and not folders[name].present(part.config)]
     if not lacking:

@@ -8,7 +8,6 @@ import os
 from collections.abc import Sequence
 from itertools import islice
 
-from nlpkit import registry
 from nlpkit.contracts.reader import Counts, Row, RowError, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data.documents import check_format, read
@@ -29,7 +28,7 @@ _LONG = 4 << 20  # bytes; a longer file of these is not read twice
 def check(resolved: Resolved) -> list[str]:
     """Return warnings; raise `DataError` if a file lacks a column, `FileError` if it is missing."""
     config, warnings = resolved.recipe.data, list[str]()
-    objective = registry.load("objectives", resolved.recipe.objective[0].name).Objective
+    objective = resolved.recipe.objective[0].objective
     try:
         train, valid = find_inputs(config, resolved.base, None)
     except FileError as error:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlpkit import registry
 from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.tokenizer_files import reads_alike
 from nlpkit.contracts.objective import Objective
@@ -52,7 +51,7 @@ def find(resolved: Resolved) -> list[Frozen]:
     recipe, document = resolved.recipe, resolved.document
     found = []
     for number, section in _number(recipe.objective, fit.members_of):
-        made = registry.load("objectives", section.name).Objective
+        made = section.objective
         for name, path in (made.frozen(section.config) if made.frozen else {}).items():
             at = ("objective", *number[: len(recipe.objective) - 1], name)
             named = recipe.init_from if path is None else path

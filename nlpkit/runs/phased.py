@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
-from nlpkit import registry
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.loader import Examples, Step, Stream, steps
 from nlpkit.errors import DataError, UsageError
@@ -94,7 +94,7 @@ def make_examples(resolved: Resolved, part: ModelPart, data: Data) -> dict[int, 
         DataError: with a length there is no example.
     """
     section, found = resolved.recipe.objective[0], dict[int, Examples]()
-    made = registry.load("objectives", section.name).Objective
+    made: Any = section.objective
     assert isinstance(data.train, Corpus)  # a task is refused: `recipe.alternatives`
     for length in {int(each["value"]) for each in section.lengths or ()}:
         if length == section.config.max_length:  # the largest

@@ -10,7 +10,6 @@ from nlpkit.data import formats, template
 from nlpkit.data.documents import find_key
 from nlpkit.data.files import Input
 from nlpkit.data.items import Row, read_rows, read_texts
-from nlpkit.recipe.fit import load_class
 from nlpkit.runs.vocabulary import TrainingText
 
 
@@ -28,7 +27,7 @@ def are_rows(text: TrainingText) -> bool:
 def read(text: TrainingText, counts: Counts) -> Iterator[str]:
     """Yield the texts of the rows; of rows that are documents, those of `text_key`."""
     data, config = text.resolved.recipe.data, text.objective.config
-    task: Any = load_class(text.objective.name)
+    task: Any = text.objective.objective
     if are_rows(text):
         find = partial(task.vocabulary_texts, config)
         yield from read_texts(list_rows(text, counts), find, data, counts)

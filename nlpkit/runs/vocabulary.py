@@ -24,7 +24,7 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.config import ModelConfig
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved, sections
-from nlpkit.recipe.fit import list_special_tokens, load_class, reads_text
+from nlpkit.recipe.fit import list_special_tokens, reads_text
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TrainingText:
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that a task reads; none for an objective on running text."""
-        objective = load_class(self.objective.name)
+        objective = self.objective.objective
         return objective.named_columns(self.objective.config) if issubclass(objective, Task) else ()
 
     def key(self) -> JsonObject:
