@@ -177,11 +177,7 @@ def hash_base(path: Path) -> str:
 
 
 def _find_base(directory: Path, adapter: JsonMapping) -> Path:
-    """Return the base checkpoint of adapters; its hash is checked if the adapters store one.
-
-    Raises:
-        FileError: the base is missing, is another checkpoint, or has adapters itself.
-    """
+    """Return the base checkpoint of adapters; its hash is checked if the adapters store one."""
     named = adapter.get("base_model_name_or_path")
     if not isinstance(named, str) or not named:
         raise FileError(f"{directory / hf_layout.ADAPTERS}: base_model_name_or_path is missing")

@@ -84,10 +84,6 @@ def _list_random(start: str, other: str | None) -> list[str]:
     """Return the settings of a model like that of the base, with its tokenizer and random weights.
 
     The tokenizer is that of the runs from nothing in the suite `other`, if it is given.
-
-    Raises:
-        FileError: the base is no checkpoint of a model of text.
-        UsageError: `other` has another tokenizer.
     """
     from nlpkit.checkpoints import files, tokenizer_files
     from nlpkit.checkpoints.nearest import suggest_start

@@ -138,11 +138,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
 
 
 def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> Prompt:
-    """Return the recipe's settings, the task's where it has none.
-
-    Raises:
-        UsageError: `labels` names a class that the task does not have.
-    """
+    """Return the recipe's settings, the task's where it has none."""
     usual = task.wording(config)
     labels = given.labels or {}
     classes = config.setting("labels")

@@ -25,11 +25,7 @@ def compute_loss(data: Data, order: int) -> float:
 
 
 def announce(run: Run, order: int) -> None:
-    """Log the loss, and note it in the status of the run.
-
-    Raises:
-        UsageError: nothing is held out.
-    """
+    """Log the loss, and note it in the status of the run."""
     nats = compute_loss(run.data, order)
     run.directory.set_status(held_out_ngram={"order": order, "nats": nats})
     run.log.info(f"held-out loss of {order}-grams: {nats:.4f} nats/token")

@@ -185,11 +185,7 @@ def _with_dropout(config: ModelConfig, rates: Mapping[str, float]) -> ModelConfi
 
 
 def _as_named(config: ModelConfig, section: ModelConfig, directory: Path) -> ModelConfig:
-    """Return the config of `init_from` with the dropout rates that the section `model` names.
-
-    Raises:
-        UsageError: the section names another value of another setting.
-    """
+    """Return the config of `init_from` with the dropout rates that the section `model` names."""
     named = {name: getattr(section, name) for name in section.model_fields_set}
     rates = {name: value for name, value in named.items() if name.endswith("dropout")}
     sizes = named.keys() - rates
@@ -202,11 +198,7 @@ def _as_named(config: ModelConfig, section: ModelConfig, directory: Path) -> Mod
 
 
 def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
-    """Return the family in the section `model`, or None if there is no such section.
-
-    Raises:
-        UsageError: the checkpoint has the `model_type` of another family.
-    """
+    """Return the family in the section `model`, or None if there is no such section."""
     if recipe.model is None or recipe.model.family is None:
         return None
     family = recipe.model.family

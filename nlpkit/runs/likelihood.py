@@ -246,11 +246,7 @@ def _split(sequences: Sequence[_Sequence], budget: int) -> Iterator[list[_Sequen
 
 
 def _find_scoring(objective: Objective) -> Scoring:
-    """Return the objective, or the first of a list or mixture, that scores text.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the objective, or the first of a list or mixture, that scores text."""
     several = objective.objectives or objective.members
     for each in several or (objective,):
         if isinstance(each, Scoring):

@@ -43,11 +43,7 @@ def describe(resolved: Resolved, settings: ResolvedTraining, examples: Examples)
 
 
 def begin(run: Run, state: State) -> None:
-    """Let the run save its model where it is due; it may have counted no words so far.
-
-    Raises:
-        UsageError: see `describe`.
-    """
+    """Let the run save its model where it is due; it may have counted no words so far."""
     describe(run.resolved, run.settings, run.data.examples)
     if state.step and not state.words:
         stream = make_stream(run.settings)(run.data.examples)

@@ -158,11 +158,7 @@ def _make_model(part: ModelPart, state: JsonObject, task_head: TaskHead | None) 
 
 
 def _add_objective_heads(model: nn.Module, objective: Objective, directory: Path) -> None:
-    """Give the model the layers of its objective.
-
-    Raises:
-        FileError: the checkpoint has not all of them, or of other sizes.
-    """
+    """Give the model the layers of its objective."""
     heads = objective.heads()
     if not heads:
         return

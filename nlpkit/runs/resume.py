@@ -112,11 +112,7 @@ def amend(run: Run, checkpoint: Path, state: State) -> None:
 
 
 def _has_average(run: Run, checkpoint: files.Checkpoint, saved: JsonObject) -> bool:
-    """Return whether a checkpoint has the average that the run has after this step.
-
-    Raises:
-        UsageError: it lacks steps that the mean of the run has, or has others.
-    """
+    """Return whether a checkpoint has the average that the run has after this step."""
     if run.average is None or checkpoint.step < run.average.window[0]:
         return False
     window = run.average.window

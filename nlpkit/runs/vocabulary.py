@@ -200,11 +200,7 @@ def with_special_tokens(
 
 
 def _kept(path: Path, kind: str) -> Tokenizer:
-    """Return the tokenizer of this kind in a directory of the cache.
-
-    Raises:
-        FileError: a file differs from the one that was written, or is missing.
-    """
+    """Return the tokenizer of this kind in a directory of the cache."""
     for name, expected in read_json(path / HASHES).items():
         try:
             found = file_sha256(path / name)
