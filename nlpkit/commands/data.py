@@ -51,18 +51,18 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     and Japanese are words. All texts of a row are looked for, or --text-key. Rows of fewer words
     than that cannot be found, and are counted.
     """
-    from nlpkit.data import overlap, overlap_files
+    from nlpkit.data import overlap
     from nlpkit.data.lines import name_first
 
     if not asked.training:
         raise UsageError("--in: name the training text: a recipe, or files")
     log = common.open_log()
     with tempfile.TemporaryDirectory() as copies:
-        named = overlap_files.find_files(files, Path(copies))
+        named = overlap.find_files(files, Path(copies))
         training = _read_training(asked.training, Path(copies))
         hashed = {}
         for name, source in named:
-            rows = overlap_files.read_file(source, common.text_key)
+            rows = overlap.read_file(source, common.text_key)
             hashed[name] = overlap.hash_file(name, rows, asked.words)
         text = overlap.Training(hashed.values(), chain.from_iterable(training), asked.words)
     found = [
@@ -86,7 +86,7 @@ def _read_training(names: list[str], copies: Path) -> "list[Iterator[Row]]":
     """Return the rows of recipes and files; all are found before the first one is read."""
     from nlpkit import recipe
     from nlpkit.contracts.task import Task
-    from nlpkit.data import files, overlap_files
+    from nlpkit.data import files, overlap
 
     rows = []
     recipes = [each for each in names if each.endswith(_RECIPES) or each in recipe.packaged()]
@@ -96,10 +96,10 @@ def _read_training(names: list[str], copies: Path) -> "list[Iterator[Row]]":
         objective = first.objective
         columns = objective.named_columns(first.config) if issubclass(objective, Task) else None
         inputs, _ = files.find_inputs(config, loaded.base, copies)
-        rows.append(overlap_files.read_inputs(inputs, config, columns))
+        rows.append(overlap.read_inputs(inputs, config, columns))
     others = [each for each in names if each not in recipes]
-    sources = overlap_files.find_files(others, copies) if others else []
-    return rows + [overlap_files.read_file(source) for _, source in sources]
+    sources = overlap.find_files(others, copies) if others else []
+    return rows + [overlap.read_file(source) for _, source in sources]
 
 
 def _format(found: Sequence["Found"]) -> str:
