@@ -1,6 +1,6 @@
 """Reads directories in the layout of `transformers`: `config.json` and safetensors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -149,25 +149,6 @@ def check_dtypes(place: Path, weights: Mapping[str, Tensor]) -> None:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise FileError(
                 f"{place}: {name} is {kind}; weights are floating-point numbers of 16 bits or more"
-            )
-
-
-def check_tensors(
-    directory: Path,
-    state: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
-    describe: Callable[[str], str],
-) -> None:
-    """Raise `FileError` if a tensor has another shape, or holds no floating-point numbers.
-
-    `describe` returns what a message calls a tensor.
-    """
-    check_dtypes(directory, state)
-    for name, tensor in state.items():
-        if tuple(tensor.shape) != shapes[name]:
-            raise FileError(
-                f"{directory}: {describe(name)} has the shape {tuple(tensor.shape)}; "
-                f"config.json requires {shapes[name]}"
             )
 
 

@@ -6,7 +6,6 @@ The tables of names and settings are those of the family (`FORMAT`, `models/form
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,6 +28,7 @@ from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
 
+Shapes = dict[str, tuple[int, ...]]
 OWN_TYPE = "nlpkit-"  # prefix of model_type for models that transformers does not support
 OBJECTIVE_HEADS = "objective_heads."  # of these parameters in a model's state dict
 # Raised for settings that no model has, such as a size of 0, and for tensors of other sizes.
@@ -176,13 +176,13 @@ def from_hf(
         unused = [name for name in unused if name not in names.values()]
         state |= {ours: tensors[theirs] for ours, theirs in names.items()}
         shapes |= head.shapes(config.state_size, len(state[HEAD]))
-    hf_layout.check_tensors(directory, state, shapes, partial(_describe, form))
+    _check_tensors(directory, form, state, shapes)
     return Loaded(config, state, missing, tuple(sorted(unused)), head, lacks_output)
 
 
 def _match(
     family: str, settings: JsonMapping, tensors: Mapping[str, Tensor]
-) -> tuple[ModelConfig, dict[str, Tensor], list[str], dict[str, tuple[int, ...]]]:
+) -> tuple[ModelConfig, dict[str, Tensor], list[str], Shapes]:
     """Return `Config`, the state dict as far as it is there, unused tensors, and all shapes."""
     light, module = families.load(family), families.load_model(family)
     config = hf_reading.read_config(module.FORMAT, light.Config, settings)
@@ -198,11 +198,19 @@ def _match(
     return config, state, unused, shapes
 
 
-def _describe(form: HfFormat, ours: str) -> str:
-    """Return the name of a parameter, and those in files if they are other ones."""
-    names = dict.fromkeys(name.key for name in hf_format.names_of(form, ours))
-    theirs = ", ".join(names)
-    return ours if theirs in ("", ours) else f"{ours} (in files {theirs})"
+def _check_tensors(
+    directory: Path, form: HfFormat, state: Mapping[str, Tensor], shapes: Shapes
+) -> None:
+    """Raise `FileError` if a tensor has another shape, or holds no floating-point numbers."""
+    hf_layout.check_dtypes(directory, state)
+    for name, tensor in state.items():
+        if tuple(tensor.shape) != shapes[name]:
+            theirs = ", ".join(dict.fromkeys(each.key for each in hf_format.names_of(form, name)))
+            in_files = "" if theirs in ("", name) else f" (in files {theirs})"
+            raise FileError(
+                f"{directory}: {name}{in_files} has the shape {tuple(tensor.shape)}; "
+                f"config.json requires {shapes[name]}"
+            )
 
 
 def _find_missing(
