@@ -108,7 +108,7 @@ def read_rows(
     columns: Sequence[str],
     counts: Counts,
     part: Part = "all",
-    callbacks: Callbacks | None = None,
+    callbacks: Callbacks = Callbacks(),
 ) -> Iterator[Row]:
     """Yield the rows of all files in order.
 
@@ -118,7 +118,6 @@ def read_rows(
     Raises:
         DataError: `file:line: what` is malformed (counted instead where `on_error` is skip).
     """
-    should_stop = (callbacks or Callbacks()).should_stop
     if columns and part != "all" and config.valid_group is not None:
         columns = (*columns, config.valid_group)
     for file in (file for entry in inputs for file in entry.files):
@@ -127,7 +126,7 @@ def read_rows(
                 f"{file.name}: a task needs rows ({', '.join(formats.readers())}), and this file "
                 f"is read as {file.format}; if it has rows, set data.format"
             )
-        should_stop()
+        callbacks.should_stop()
         found = 0
         chosen = () if file.format in _COLUMNAR else columns
         read = formats.reader(file.format).rows(file, chosen, counts)
@@ -135,7 +134,7 @@ def read_rows(
         line_break = config.line_break if file.format in formats.WITH_LINE_BREAK else None
         for line, values in islice(rows, file.max_rows):
             if line % 256 == 0:
-                should_stop()
+                callbacks.should_stop()
             if isinstance(values, RowError):
                 _count_bad(values, file.name, line, config, counts)
                 continue
@@ -201,7 +200,7 @@ def build_items(
     objective: Task,
     *,
     part: Part = "all",
-    callbacks: Callbacks | None = None,
+    callbacks: Callbacks = Callbacks(),
     change: Callable[[Row], Row] | None = None,
 ) -> TaskDataset:
     """Return all rows of a mixture as the task's items; unknown tokens are counted and said.
@@ -211,7 +210,6 @@ def build_items(
     Raises:
         DataError: a malformed row (`file:line: what`), or no item at all.
     """
-    callbacks = callbacks or Callbacks()
     counts, cut = Counts(), Counter[str]()
     sources = []
     empty: list[Row] = []

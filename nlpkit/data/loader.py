@@ -186,15 +186,14 @@ class Stream:
         *,
         budget: int,
         batches_per_step: int | Callable[[int], int],
-        start: Position | None = None,
-        progress: Progress | None = None,
+        start: Position = Position(),
+        progress: Progress = Progress(),
         rank: int = 0,
         world_size: int = 1,
     ):
-        self.progress = progress or Progress()
         self.examples, self.budget, self.batches_per_step = examples, budget, batches_per_step
+        self.start, self.progress = start, progress
         self.rank, self.world_size = rank, world_size
-        self.start = start = start or Position()
         tokens = float((examples.sizes * examples.weights).sum())  # of an epoch, expected
         self.round = min(ROUND_BINS, math.ceil(ROUND_BINS * budget / tokens))  # epochs
         self._plans: dict[int, Bins] = {}

@@ -41,14 +41,13 @@ def build_corpus(
     *,
     cache_dir: Path,
     part: Part = "all",
-    callbacks: Callbacks | None = None,
+    callbacks: Callbacks = Callbacks(),
     count_words: bool = False,
 ) -> Corpus:
     """Return the corpus of a mixture, a store for each input; arguments and errors as for `build`.
 
     An input may be without documents where `part` leaves it none, but not all of them.
     """
-    callbacks = callbacks or Callbacks()
     stores = [
         build(each.files, config, encoding, cache_dir=cache_dir, part=part, callbacks=callbacks)
         for each in inputs
@@ -81,7 +80,7 @@ def build(
     *,
     cache_dir: Path,
     part: Part = "all",
-    callbacks: Callbacks | None = None,
+    callbacks: Callbacks = Callbacks(),
 ) -> TokenStore:
     """Return the store of these files, in order: from the cache, or tokenised now.
 
@@ -92,7 +91,6 @@ def build(
     file or the cache cannot be read or written. A damaged store is built again, which is noted.
     Only a store of a `part` may be empty.
     """
-    callbacks = callbacks or Callbacks()
     for file in files:
         check_format(file, config)
     encoding = replace(encoding, token_flags=tuple(sorted({*encoding.token_flags}, key=bit)))

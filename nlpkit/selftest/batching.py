@@ -99,7 +99,7 @@ def check_batches(bench: Bench) -> Verdict:
     examples = bench.subject.examples
     settings = bench.small.recipe.train
 
-    def stream(start: Position | None = None) -> Stream:
+    def stream(start: Position = Position()) -> Stream:
         return Stream(examples, budget=settings.batch_budget, batches_per_step=2, start=start)
 
     torch.manual_seed(1)  # no batch may depend on global seeds

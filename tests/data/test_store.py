@@ -55,7 +55,7 @@ def forked_workers(monkeypatch):
 
 
 def build(tmp_path, names, tokenizer=PLAIN, *, cache="cache", drop=False, **rest):
-    callbacks = rest.pop("callbacks", None)
+    callbacks = rest.pop("callbacks", Callbacks())
     part = rest.pop("part", "all")
     config = Config(train=names, **rest)
     train, _ = resolve(config, None, tmp_path / "spool")

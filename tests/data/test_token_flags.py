@@ -61,7 +61,7 @@ def tokenizer(request):
 def build(
     tmp_path, train, tokenizer=PLAIN, *, token_flags=FLAG_NAMES, drop=False, cache="cache", **rest
 ):
-    callbacks = rest.pop("callbacks", None)
+    callbacks = rest.pop("callbacks", store.Callbacks())
     part = rest.pop("part", "all")
     config = Config(train=train, **rest)
     inputs, _ = resolve(config, None, tmp_path / "spool")
