@@ -125,7 +125,7 @@ def has_tensor(module: FamilyModel, head: TaskHead, name: str) -> bool:
         return True
     if kind_of(module, head) in OF_TOKENS and hf_format.matches(form.optional, name):
         return False
-    return name.startswith(form.body)
+    return name.startswith((form.body, *form.bodies.values()))
 
 
 def from_hf(

@@ -84,7 +84,7 @@ def to_hf(
         folders[folder] = settings, tensors[folder]
     _add_token_ids(folders[""][0], form, config, ids)
     if HEAD in weights:
-        _add_head(folders[""], head or task_head(module, SEQUENCE), weights, labels)
+        _add_head(folders[""], form, head or task_head(module, SEQUENCE), weights, labels)
     return folders
 
 
@@ -108,7 +108,11 @@ def _add_token_ids(
 
 
 def _add_head(
-    content: Content, head: TaskHead, weights: Mapping[str, Tensor], labels: Sequence[str] | None
+    content: Content,
+    form: HfFormat,
+    head: TaskHead,
+    weights: Mapping[str, Tensor],
+    labels: Sequence[str] | None,
 ) -> None:
     settings, tensors = content
     tensors |= {theirs: weights[ours] for ours, theirs in head.names.items()}
@@ -116,7 +120,10 @@ def _add_head(
     settings["id2label"] = dict(enumerate(names))
     settings["label2id"] = {name: i for i, name in enumerate(names)}
     if head.architecture:
-        settings["architectures"] = [head.class_for("".join(settings["architectures"]))]
+        settings["architectures"] = [name := head.class_for("".join(settings["architectures"]))]
+        if body := form.bodies.get(name):
+            for key in [key for key in tensors if key.startswith(form.body)]:
+                tensors[body + key.removeprefix(form.body)] = tensors.pop(key)
 
 
 def write_folders(directory: Path, folders: Folders, max_shard: int | None = None) -> None:

@@ -19,6 +19,7 @@ from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
 from nlpkit.models.adapter_config import Config
 from nlpkit.models.formats import hf_format
+from nlpkit.models.formats.hf_reading import current_name
 from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
 
 # peft's `task_type` by the kind of task; other layers have none.
@@ -61,6 +62,7 @@ def write(
     targets, config = adapters.targets, adapters.config
     module = families.load_model(adapters.family)
     form = module.FORMAT
+    merged = {current_name(form, name): tensor for name, tensor in merged.items()}
     layers = {ours: lora.in_memory(form, theirs) for ours, theirs in targets.items()}
     tensors = {
         f"{layer}.{matrix}": weights[name]
@@ -204,7 +206,7 @@ def find_names(form: HfFormat, tensors: Iterable[str]) -> dict[str, str]:
     A base without a head may lack the prefix of the body.
     """
     names = {lora.in_memory(form, form.body + name): name for name in tensors}
-    return names | {lora.in_memory(form, name): name for name in tensors}
+    return names | {lora.in_memory(form, current_name(form, name)): name for name in tensors}
 
 
 def drop_copies(form: HfFormat, tensors: dict[str, Tensor], names: Mapping[str, str]) -> None:

@@ -45,6 +45,7 @@ class HfFormat:
     # transformers' settings that make another model, with the only value that the family has.
     fixed: JsonMapping = field(default_factory=dict)
     body: str = ""  # prefix of the body's names in a transformers model with a head
+    bodies: Mapping[str, str] = field(default_factory=dict)  # classes with another such prefix
     copies: Mapping[str, str] = field(default_factory=dict)  # their tensors that are copies of ours
     # Ends of their tensors' names in old checkpoints, with the ends that they have now.
     old_ends: Mapping[str, str] = field(default_factory=dict)

@@ -13,9 +13,10 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from nlpkit.attention.choice import AttentionChoice
-from nlpkit.checkpoints import hf_layout, hf_model, hf_writing
+from nlpkit.checkpoints import hf_layout, hf_model, hf_writing, peft_layout
 from nlpkit.checkpoints.hf_writing import TokenIds
 from nlpkit.errors import FileError
+from nlpkit.models import families
 from nlpkit.models.layers.head import Head
 from nlpkit.models.layers.packs import last_states
 from nlpkit.models.llama import Config
@@ -158,6 +159,30 @@ def test_default_sizes_give_the_papers_parameters() -> None:
         model = Model(Config(), 32000)
     # Touvron et al. 2023, table 2: 6.7B
     assert sum(p.numel() for p in model.parameters()) == 6_738_415_616
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3"])
+def test_reader_of_questions_opens_and_is_written_as_it_was(name: str, tmp_path: Path) -> None:
+    """transformers calls the body `transformer.` in this class alone, and not in Mistral's."""
+    whole = _theirs(name)
+    theirs = getattr(transformers, f"{MODELS[name][0]}ForQuestionAnswering")(whole.config).eval()
+    theirs.save_pretrained(tmp_path / "in")
+    settings, tensors = hf_layout.read(tmp_path / "in")
+    loaded = hf_model.from_hf("llama", tmp_path / "in", settings, tensors)
+    assert not loaded.unexpected
+    assert loaded.head is not None
+    (tmp_path / "out").mkdir()
+    folders = hf_writing.to_hf("llama", loaded.config, loaded.state, head=loaded.head)
+    hf_writing.write_folders(tmp_path / "out", folders)
+    module = families.load_model("llama")
+    assert all(hf_model.has_tensor(module, loaded.head, key) for key in theirs.state_dict())
+    again, report = type(theirs).from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"]
+    assert again.config.architectures == [type(theirs).__name__]
+    for key, tensor in theirs.state_dict().items():
+        assert torch.equal(again.state_dict()[key], tensor), key
+    names = peft_layout.find_names(module.FORMAT, tensors)
+    assert names["model.norm.weight"] in tensors  # so adapters find what they adapt
 
 
 def test_windows_are_kinds_of_attention() -> None:

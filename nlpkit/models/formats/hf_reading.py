@@ -53,7 +53,7 @@ def read_state(
     Raises:
         ValueError: a copy of a table differs from it; transformers then ties neither to the other.
     """
-    tensors = {_current_name(form, key): tensor for key, tensor in tensors.items()}
+    tensors = {current_name(form, key): tensor for key, tensor in tensors.items()}
     state: dict[str, Tensor] = {}
     used: dict[str, list[str]] = {}
     names = [*model.state_dict()]
@@ -80,8 +80,11 @@ def read_state(
     return state, [key for key in unused if not matches(form.ignored, key)]
 
 
-def _current_name(form: HfFormat, key: str) -> str:
-    """Return today's name of a tensor of an old checkpoint."""
+def current_name(form: HfFormat, key: str) -> str:
+    """Return the name in `form` of a tensor of an old checkpoint, or of a class in `bodies`."""
+    for body in form.bodies.values():
+        if key.startswith(body):
+            key = form.body + key.removeprefix(body)
     for old, new in form.old_ends.items():
         if key.endswith(old):
             return key.removesuffix(old) + new

@@ -26,6 +26,7 @@ LORA_TARGETS = ("q_proj", "v_proj")  # as in peft
 TASK_HEADS = {
     "sequence_classification": TaskHead("ForSequenceClassification", "score", bias=False),
     "token_classification": TaskHead("ForTokenClassification", "score"),
+    "question_answering": TaskHead("ForQuestionAnswering", "qa_outputs"),
 }
 
 
@@ -146,6 +147,10 @@ FORMAT = HfFormat(
     architecture="LlamaForCausalLM",
     pipeline="text-generation",
     body="model.",
+    bodies={
+        f"{_CLASSES[variant]}ForQuestionAnswering": "transformer."
+        for variant in ("llama", "qwen2", "qwen3")
+    },
     names={
         "token_embedding": "model.embed_tokens.weight",
         "output_embedding": "lm_head.weight",
