@@ -1,6 +1,7 @@
 """The objective and the tokenizer of a checkpoint, for its model."""
 
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import families
 from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.formats.rows import drop_padding
-from nlpkit.models.layers.head import SEQUENCE, kind_of
+from nlpkit.models.layers.head import HEAD, SEQUENCE, kind_of
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.objectives.several import members
 from nlpkit.objectives.several.combined import combine
@@ -128,7 +129,8 @@ def _bind(
         check_named_by(directory / hf_layout.NOTES, each, "run nlpkit where it lies")
     module = registry.load("objectives", name)
     if is_default:
-        settings, fields = _read_classes(module.Config, directory), module.Config.model_fields
+        fields = module.Config.model_fields
+        settings = _read_classes(directory, loaded, fields)
         # Each text begins with a token, such as LLaMA's `<s>`: without it, the model writes other
         # texts, and gives them other probabilities.
         if find_begin(tokenizer) is not None and "contiguous" in fields:
@@ -179,14 +181,21 @@ def _read_ends(directory: Path) -> tuple[int, ...]:
     return ()
 
 
-def _read_classes(config: type[FrozenConfig], directory: Path) -> JsonObject:
-    """Return `labels` from `id2label` of a foreign checkpoint, if the objective has classes."""
-    names = hf_layout.read_if_there(directory / "config.json").get("id2label")
-    if "labels" not in config.model_fields or not isinstance(names, dict):
+def _read_classes(directory: Path, loaded: Loaded, fields: Container[str]) -> JsonObject:
+    """Return `labels` from `id2label` of a foreign checkpoint, or the names that it implies.
+
+    transformers writes none where the classes are two and have no names of their own.
+    """
+    if "labels" not in fields or HEAD not in loaded.state:
         return {}
+    settings, outputs = hf_layout.read_settings(directory), len(loaded.state[HEAD])
+    kind = settings.get("problem_type") or ("regression" if outputs == 1 else None)
+    if kind not in (None, "single_label_classification"):
+        raise ValueError(f"problem_type {kind}: read are only outputs for one class of several")
+    names = settings.get("id2label")
+    if not isinstance(names, dict):
+        names = {number: f"LABEL_{number}" for number in range(outputs)}
     labels = [names[number] for number in sorted(names, key=int)]
     # Rows of published data often have the number of the class.
-    is_clear = "choices" in config.model_fields and not any(
-        str(each).isdecimal() for each in labels
-    )
+    is_clear = "choices" in fields and not any(str(each).isdecimal() for each in labels)
     return {"labels": labels, "choices": labels} if is_clear else {"labels": labels}

@@ -158,6 +158,32 @@ def test_published_classifier_is_evaluated_as_transformers_does(
     )
 
 
+def test_classifier_without_names_of_its_two_classes_is_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """transformers writes no `id2label` then: the classes are its LABEL_0 and LABEL_1."""
+    path = _save(tmp_path / "model", "BertForSequenceClassification")
+    assert "id2label" not in json.loads((path / "config.json").read_text())
+    rows = [{"text": text, "label": ["LABEL_0", 1][i % 2]} for i, text in enumerate(TEXTS)]
+    assert _evaluated(path, _rows(tmp_path, rows), capsys)["targets"] == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        ("regression", {"num_labels": 1}),
+        ("multi_label_classification", {"problem_type": "multi_label_classification", **LABELS}),
+    ],
+)
+def test_classifier_of_another_kind_is_refused(
+    kind: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """It was evaluated by the cross entropy of classes that exclude each other."""
+    path = _save(tmp_path / "model", "BertForSequenceClassification", **settings)
+    with pytest.raises(FileError, match=f"problem_type {kind}: read are only outputs for one"):
+        open_checkpoint(path, device="cpu")
+
+
 def test_published_tagger_and_reader_are_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
