@@ -185,8 +185,8 @@ def _find_base(directory: Path, adapter: JsonMapping) -> Path:
     base = next((path for path in candidates if (path / "config.json").is_file()), None)
     if base is None:
         raise FileError(
-            f"{directory}: its base {named} does not exist; restore it, or change "
-            f"base_model_name_or_path in {hf_layout.ADAPTERS}"
+            f"{directory}: its base {named} does not exist; restore it, or link the place where "
+            f"it is now: ln -s DIR {named}"
         )
     if hf_layout.read_adapters(base) is not None:
         raise FileError(

@@ -532,9 +532,13 @@ def test_lora_wrong_or_missing_base_is_refused_naming_both(start, tmp_path: Path
     with pytest.raises(FileError) as caught:
         open_checkpoint(last)
     assert str(caught.value) == (
-        f"{last}: its base {base} does not exist; restore it, or change base_model_name_or_path "
-        "in adapter_config.json"
+        f"{last}: its base {base} does not exist; restore it, or link the place where it is now: "
+        f"ln -s DIR {base}"
     )
+    shutil.copy(first / hf_layout.WEIGHTS, tmp_path / "elsewhere")
+    base.symlink_to(tmp_path / "elsewhere")  # as the message says
+    open_checkpoint(last)
+    _tiny.pretrain(path, tmp_path / "run", "train.steps=5", allow_change=True)
 
 
 def test_lora_adapters_as_a_start_train_whole_but_not_as_a_base(start, tmp_path: Path) -> None:
