@@ -24,6 +24,7 @@ from nlpkit.report.sweep import HELD_OUT, Row, Table, list_finished
 Sides = Mapping[str, Sequence[Row]]
 _PER_TARGET = (f"{HELD_OUT}loss", f"{HELD_OUT}perplexity")
 _PER_CHARACTER = f"{HELD_OUT}bits_per_character"
+_OTHER_TOKENS = "per token of another tokenizer"
 _PAIRS = f"{HELD_OUT}pairs"
 _READING = ("max_rows", "text_key", "rows", "history", "valid_group", "line_break")
 # As `repr` writes what a regression predicts.
@@ -106,7 +107,8 @@ def compare_figures(
         if problem := _find_other_unit(runs):
             say(f"not comparable: the loss of {name} is {problem} than that of {first}")
             figures = [each for each in figures if each not in _PER_TARGET]
-            figures += [_PER_CHARACTER] if _PER_CHARACTER in table.figures else []
+            is_known = problem == _OTHER_TOKENS and _PER_CHARACTER in table.figures
+            figures += [_PER_CHARACTER] if is_known else []
         if _PAIRS in figures and len({*map(_name_pairs, runs)}) > 1:
             say(f"not comparable: {name} is judged by other pairs than {first} (eval.pairs)")
             figures = [each for each in figures if each != _PAIRS]
@@ -153,7 +155,7 @@ def _find_other_unit(runs: Sequence[History]) -> str | None:
     if len({str([v for k, v in run.settings.items() if is_name(k)]) for run in runs}) > 1:
         return "of another objective (objective.name)"
     if runs[0].loss_unit == "nats/token" and len({*map(_hash_tokenizer, runs)}) > 1:
-        return "per token of another tokenizer"
+        return _OTHER_TOKENS
     return None
 
 

@@ -266,6 +266,29 @@ def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatc
         assert "Welch" not in out
 
 
+@pytest.mark.parametrize("other", ["objective", "tokenizer"])
+def test_bits_per_character_are_compared_between_tokenizers_alone(
+    other, tmp_path, capsys, monkeypatch
+):
+    """The bits of another objective, such as those of masked tokens, are of other targets."""
+    monkeypatch.chdir(tmp_path)
+    for run in [*seeds(tmp_path, "a", [2.0, 2.1], 0.1).iterdir(),
+                *seeds(tmp_path, "b", [1.0, 1.1], 0.2).iterdir()]:  # fmt: skip
+        text = (run / "metrics.jsonl").read_text()
+        text = text.replace('"held_out": {', '"held_out": {"bits_per_character": 1.5, ')
+        (run / "metrics.jsonl").write_text(text)
+        is_other = run.parent.name == "b"
+        with open(run / "recipe.yaml", "a", encoding="utf-8") as file:
+            name = "mlm" if other == "objective" and is_other else "clm"
+            file.write(f"objective: {{name: {name}}}\n")
+        if other == "tokenizer" and is_other:
+            (run / "tokenizer").mkdir()
+            (run / "tokenizer/vocab.txt").write_text("a")
+    out, err = printed(capsys, "a", "b")
+    assert f"another {other}" in err
+    assert ("held_out.bits_per_character: " in out + err) == (other == "tokenizer")
+
+
 def test_time_of_steps_that_are_not_logged_counts(tmp_path):
     run = write_run(tmp_path / "a", [2.0, 1.9])  # steps 10 and 20
     lines = [json.dumps({"step": n, "tokens": n, "loss": 2.5, "seconds": 0.5}) for n in (10, 20)]
