@@ -159,9 +159,11 @@ class Objective(TextObjective):
         for label, other in zip(labels[1:], others, strict=True):
             pairs = [(vars(first)[n], vars(other)[n]) for n in vars(first) if n != "dropped"]
             if not all(np.array_equal(ours, theirs) for ours, theirs in pairs):
+                ours, theirs = ((s.stop - s.start).max(initial=0) for s in (first, other))
                 raise UsageError(
-                    f"objective.of: {labels[0]} and {label} cut documents differently; give both "
-                    "the same max_length and the same other settings of pieces"
+                    f"objective.of: {labels[0]} and {label} cut documents differently, in pieces "
+                    f"of up to {ours} and {theirs} tokens; choose each max_length so that these "
+                    "are equal, and give both the same other settings of pieces"
                 )
         lengths = [member.length(first.stop - first.start) for member in self.members]
         shorter = (np.max(lengths, axis=0) - np.min(lengths, axis=0)).max(initial=0)
