@@ -87,7 +87,7 @@ def make_table(histories: Sequence[History], sort: str | None = None) -> Table:
     differ = [
         key
         for key in keys
-        if key not in _OF_EACH_RUN and len({h.settings.get(key) for h in histories}) > 1
+        if key not in _OF_EACH_RUN and len({h.settings.get(key, "null") for h in histories}) > 1
     ]
     rows = [
         Row(

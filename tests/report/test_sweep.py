@@ -87,6 +87,18 @@ def test_table_has_the_settings_that_differ_and_the_best_evaluation_sorted(folde
     assert (folder / "report.html").is_file()
 
 
+def test_setting_that_is_null_or_absent_is_no_column(tmp_path, capsys, monkeypatch):
+    """As `model` of a tuned run, beside one from nothing, which has `model.family`."""
+    monkeypatch.chdir(tmp_path)
+    for name, model in (("a", "null"), ("b", "{family: gpt2}")):
+        run = write_run(tmp_path / name, [1.0], lr=0.1)
+        with open(run / "recipe.yaml", "a", encoding="utf-8") as file:
+            file.write(f"model: {model}\n")
+    header = printed(capsys, tmp_path)[0].splitlines()[0].split()
+    assert "model.family" in header
+    assert "model" not in header
+
+
 def test_table_as_json_and_as_cells_for_csv(folder, capsys):
     found = json.loads(printed(capsys, folder, "--json", "--sort", "train.lr")[0])
     assert found["report"] == f"{folder}/report.html"
