@@ -7,16 +7,18 @@ recipe's; text, tokenizer, objective and attention backend are the recipe's. Onl
 and a temporary directory are written.
 """
 
+import itertools
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from nlpkit.checkpoints.run_directory import RunDirectory
@@ -24,6 +26,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.data.loader import Examples
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
+from nlpkit.models.config import ModelConfig
 from nlpkit.objectives import mixture
 from nlpkit.outside_parts import error_of_part
 from nlpkit.recipe import Resolved, fit, sections
@@ -38,9 +41,11 @@ from nlpkit.train.log import QUIET, Log
 from nlpkit.train.machine import make_accelerator
 from nlpkit.train.signals import StopFlag
 
-# Upper limits of settings of the model.
-SMALL = {"hidden_size": 64, "num_heads": 4, "head_dim": 16, "intermediate_size": 128,
-         "num_layers": 2, "num_groups": 2, "generator_heads": 1}  # fmt: skip
+# Upper limits of settings of the model. If the first do not fit together (heads in groups, heads of
+# keys), the next are tried, the last setting first, and in the end the recipe's own.
+SMALL = {"hidden_size": (64, 96), "num_heads": (4, 3, 2, 1), "num_key_heads": (4, 3, 2, 1),
+         "generator_heads": (1, 2, 3), "head_dim": (16,), "intermediate_size": (128,),
+         "num_layers": (2,), "num_groups": (2,)}  # fmt: skip
 BUDGET = 1024  # upper limit of the tokens per batch of the runs
 
 
@@ -208,18 +213,27 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
     recipe = resolved.recipe
     part = model_part(resolved)
     config = part.config
-    known = {k: v for k, v in config if k in SMALL and v is not None}
-    lower = {k: min(v, SMALL[k]) for k, v in known.items()}
-    if {"hidden_size", "num_heads"} <= lower.keys():
-        width, heads = lower["hidden_size"], lower["num_heads"]
-        lower["num_heads"] = next(h for h in range(heads, 0, -1) if width % h == 0)
-    small = type(config).model_validate(config.model_dump() | lower)
+    small = next(_list_smaller(config), config)
     tokenizer = recipe.tokenizer
     if tokenizer is None and fit.reads_text(recipe.objective):
         tokenizer = sections.Tokenizer(path=str(part.source), kind=None)
     model = sections.Model(family=part.family, config=small)
-    lowered = {k: (known[k], v) for k, v in lower.items() if v != known[k]}
+    lowered = {k: (v, new) for k, v in config if k in SMALL and v != (new := getattr(small, k))}
     return resolved.with_sections(model=model, init_from=None, tokenizer=tokenizer), lowered
+
+
+def _list_smaller(config: ModelConfig) -> Iterator[ModelConfig]:
+    """Yield the settings with lowered sizes that fit together and fit the attention."""
+    known = {k: v for k in SMALL if (v := config.setting(k)) is not None}
+    limits = [dict.fromkeys([*(min(v, most) for most in SMALL[k]), v]) for k, v in known.items()]
+    for values in itertools.product(*limits):
+        lower = dict(zip(known, values, strict=True))
+        if lower.get("hidden_size", 0) % lower.get("num_heads", 1):
+            continue
+        with suppress(ValidationError):
+            small = type(config).model_validate(config.model_dump() | lower)
+            if not any(map(small.refuses_attention, config.attention)):
+                yield small
 
 
 def _remove_dropout(resolved: Resolved) -> Resolved:

@@ -403,6 +403,28 @@ def test_shrinking_lowers_what_is_large_and_nothing_else() -> None:
     assert selftest._shrink(wide)[0].recipe.model.config.num_heads == 3
 
 
+@pytest.mark.parametrize(
+    ("name", "sets", "sizes"),
+    [
+        # Heads that two dilations share, also those of the generator.
+        ("electra", ["generator_heads=2", "kind=longformer", "dilation=[1, 2]"], (64, 4, 2)),
+        # The default is a head for a width of 64: the recipe's own width has two.
+        ("electra", ["hidden_size=256", "kind=longformer", "dilation=[1, 2]"], (256, 4, 2)),
+        ("longformer", ["num_heads=6", "hidden_size=192", "dilation=[1, 2, 3]"], (96, 3, None)),
+        # Heads of keys are no more than heads.
+        ("llama", ["num_heads=8", "num_key_heads=8"], (64, 4, 4)),
+    ],
+)
+def test_shrinking_keeps_heads_that_fit_together(
+    name: str, sets: list[str], sizes: tuple[int, int, int | None]
+) -> None:
+    of_attention = ("kind", "dilation")
+    sets = [f"{'attention' if s.startswith(of_attention) else 'model'}.{s}" for s in sets]
+    config = selftest._shrink(recipe.load(name, sets))[0].recipe.model.config
+    of_others = "num_generator_heads" if name == "electra" else "num_key_heads"
+    assert (config.hidden_size, config.num_heads, getattr(config, of_others, None)) == sizes
+
+
 def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> None:
     sets = ("train.steps=null", "train.epochs=2", "train.warmup_steps=0", "train.warmup_ratio=0.1")
     sets += ("train.tokens_per_batch=null", "train.memory=4GB")
