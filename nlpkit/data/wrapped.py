@@ -22,7 +22,7 @@ _WITHIN = 0.5  # share that end within a sentence
 _ENDS = (*".!?:;。！？：；…", '."', '!"', '?"', ".”", "!”", "?”", "。”", "！”", "？”", "」", "』")
 
 
-def describe(file: TextFile) -> str | None:
+def describe(file: TextFile) -> list[str]:
     """Return a warning if the lines of a file of text are wrapped, and empty lines divide it.
 
     The lines of the whole file are counted then.
@@ -33,7 +33,7 @@ def describe(file: TextFile) -> str | None:
     sample = [raw.decode(errors="replace").rstrip() for raw in islice(lines(file), _SAMPLE)]
     width = find_width(sample)
     if width is None:
-        return None
+        return []
     documents = paragraphs = 0
     is_inside = False
     for raw in lines(file):
@@ -41,11 +41,11 @@ def describe(file: TextFile) -> str | None:
         documents += is_text
         paragraphs += is_text and not is_inside
         is_inside = is_text
-    return (
+    return [
         f"{file.name}: its text is wrapped at {width} columns, and each of its {documents:,} lines "
         f"is a document; data.format: paragraphs makes the {paragraphs:,} texts between empty "
         "lines the documents"
-    )
+    ]
 
 
 def find_width(sample: Sequence[str]) -> int | None:

@@ -37,10 +37,13 @@ def check(resolved: Resolved) -> list[str]:
         from nlpkit.runs import pairs
 
         pairs.read_named(resolved)
-    for file in (file for source in train + valid for file in source.files[:_FILES]):
-        if file.format in _WHOLE and os.path.getsize(file.path) > _LONG:
-            pass
-        elif issubclass(objective, Task):
+    if config.text_key != "text" or any(s.text_key for s in config.train + config.valid):
+        from nlpkit.runs import text_keys
+
+        warnings += text_keys.find_unread(resolved, issubclass(objective, Task), train + valid)
+    files = [file for source in train + valid for file in source.files[:_FILES]]
+    for file in (f for f in files if f.format not in _WHOLE or os.path.getsize(f.path) <= _LONG):
+        if issubclass(objective, Task):
             _check_rows(file, resolved, objective)
         elif objective.reads_text:
             warnings += _check_text(file, config)
@@ -106,5 +109,4 @@ def _check_text(file: TextFile, config: DataConfig) -> list[str]:
         return []
     from nlpkit.data import wrapped
 
-    warning = wrapped.describe(file)
-    return [warning] if warning else []
+    return wrapped.describe(file)

@@ -88,7 +88,7 @@ def test_warning_counts_the_lines_and_the_paragraphs(tmp_path: Path) -> None:
     text = "\n\n\n".join(textwrap.fill(text, 60) for text in _documents("en"))
     path = tmp_path / "book.txt.gz"
     path.write_bytes(gzip.compress(text.replace("\n", "\r\n").encode()))
-    warning = wrapped.describe(TextFile(str(path), "book.txt.gz", "text", gzip=True))
+    (warning,) = wrapped.describe(TextFile(str(path), "book.txt.gz", "text", gzip=True))
     documents = sum(bool(line) for line in text.split("\n"))
     paragraphs = len(_documents("en"))
     assert warning == (

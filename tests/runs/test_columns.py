@@ -525,3 +525,34 @@ def test_mistakes_in_a_recipe_are_reported_together(ocnli: Path) -> None:
     with pytest.raises(RecipeError) as caught:
         recipe.load(str(ocnli))
     assert len(caught.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("sets", "warnings"),
+    [
+        (["data.train=[t.txt]", "data.text_key=body"],
+         ["data.text_key: has no effect on files of the format text: t.txt"]),
+        (["data.train=[b.jsonl, t.txt]", "data.text_key=body"], []),
+        (["data.train=[{files: t.txt, text_key: x}, {files: b.jsonl, text_key: body}]"],
+         ["data.train.0.text_key: has no effect on files of the format text: t.txt"]),
+        (["data.train=[{files: [t.txt, b.jsonl], text_key: body}]"], []),
+        (["data.train=[{files: b.jsonl, text_key: body}]", "data.text_key=x"],
+         ["data.text_key: has no effect, since every source has a text_key of its own"]),
+        (["data.train=[{files: b.jsonl, text_key: body}, t.txt]", "data.text_key=x"],
+         ["data.text_key: has no effect on files of the format text: t.txt"]),
+        (["data.train=[c.csv]", "data.text_key=q", "objective={name: classification, text: q}"],
+         []),
+        (["data.train=[c.csv]", "data.text_key=q", "objective={name: classification, text: q}",
+          "tokenizer={path: t}"],
+         ["data.text_key: has no effect on the rows of a task, if no tokenizer is trained"]),
+    ],
+)  # fmt: skip
+def test_text_key_that_no_file_is_asked_for_gives_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: list[str], warnings: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text("a line\n")
+    Path("b.jsonl").write_text('{"body": "a text"}\n')
+    Path("c.csv").write_text("label,q\nno,who\n")
+    found = columns.check(recipe.load("gpt2", [*sets, "data.valid=[]"]))
+    assert [each.removeprefix("--set ").removeprefix("data.train: ") for each in found] == warnings

@@ -321,15 +321,22 @@ def test_tokenizer_of_a_task_reads_no_row_that_it_holds_out(tmp_path: Path, key:
         assert counts.held_out > 5
 
 
-def test_key_of_every_source_is_what_the_tokenizer_of_a_task_reads(tmp_path: Path) -> None:
+def test_key_of_a_source_is_what_the_tokenizer_of_a_task_reads(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}.jsonl").write_text('{"label": "no", "q": "who"}\n' * 2)
+    (tmp_path / "c.csv").write_text("label,q\nno,who\n")
+    (tmp_path / "d.json").write_text('{"of": [{"label": "no", "q": "who"}]}')
     one, two = (f"files: {tmp_path}/{name}.jsonl" for name in ("a", "b"))
-    for train, expected in (
-        (f"[{{{one}, text_key: q}}, {{{two}, text_key: q}}]", ["who"] * 4),
-        (f"[{{{one}, text_key: q}}, {{{two}}}]", ["no", "who"] * 4),  # one has its rows' texts
+    for train, sets, expected in (
+        (f"[{{{one}, text_key: q}}, {{{two}, text_key: q}}]", [], ["who"] * 4),
+        # Each source is asked for its own key; one without has its rows' texts.
+        (f"[{{{one}, text_key: q}}, {{{two}}}]", [], ["who"] * 2 + ["no", "who"] * 2),
+        (f"[{tmp_path}/c.csv]", ["data.text_key=q"], ["who"]),
+        (f"[{{files: {tmp_path}/c.csv, text_key: q}}, {{{two}}}]", [], ["who", *["no", "who"] * 2]),
+        (f"[{tmp_path}/d.json]", ["data.format=json", "data.rows=of"], ["no", "who"]),
+        (f"[{tmp_path}/d.json]", ["data.format=json", "data.rows=of", "data.text_key=q"], ["who"]),
     ):
-        sets = [f"data.train={train}", "data.valid=[]", "objective.text=q"]
+        sets = [*sets, f"data.train={train}", "data.valid=[]", "objective.text=q"]
         resolved = recipe.load("gpt1_classify", sets)
         inputs, _ = find_inputs(resolved.recipe.data, None, tmp_path)
         text = TrainingText(resolved, inputs, "all", tmp_path, Callbacks())
