@@ -86,7 +86,7 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
     or several, for each split. A script in it is not run.
 
     Raises:
-        FileError: there is no such directory or split.
+        FileError: there is no such directory or split, or some of its shards are missing.
     """
     folder, name = _folder(pattern, base)
     scripts = sorted(path.name for path in folder.glob("*.py"))
@@ -107,18 +107,24 @@ def find_data_set(pattern: str, split: str, base: Path | None) -> tuple[list[Nam
     found = [(path, f"{name}/{path.relative_to(folder).as_posix()}") for path in files]
     shorts = name_first([path.relative_to(folder).as_posix() for path in files])
     many = number_of(len(files), "files")
-    lacking = "" if is_saved else _lacking_shards(files)
-    return found, f"{pattern}, split {split}: {many} taken ({shorts}){lacking}{remark}"
+    if not is_saved:
+        _check_shards(files, pattern, split)
+    return found, f"{pattern}, split {split}: {many} taken ({shorts}){remark}"
 
 
-def _lacking_shards(files: list[Path]) -> str:
-    """Return how many shards are there, if their names tell of more."""
-    there = Counter[tuple[str, int]]()
+def _check_shards(files: list[Path], pattern: str, split: str) -> None:
+    """Raise `FileError` if the names of the shards tell of more than there are."""
+    there: dict[tuple[Path, str], set[int]] = {}
     for path in files:
-        if match := re.search("-[0-9]{3,}-of-([0-9]{3,})", path.name):
-            there[str(path.with_name(path.name[: match.start()])), int(match[1])] += 1
-    lacking = [f"{has:,} of {number:,}" for (_, number), has in there.items() if has < number]
-    return f"; its shards are incomplete: {name_first(lacking)} there" if lacking else ""
+        if match := re.match("(.*)-([0-9]{3,})-of-([0-9]{3,})", path.name):
+            there.setdefault((path.with_name(match[1]), match[3]), set()).add(int(match[2]))
+    for (path, number), has in there.items():
+        if lacking := [f"{each:05}" for each in range(int(number)) if each not in has]:
+            raise FileError(
+                f"{pattern}: split {split} has {len(has):,} of its {int(number):,} shards; there "
+                f"is no {path.name}-{name_first(lacking)}; to train on these alone, name them: "
+                f"files: {path}-*"
+            )
 
 
 def _folder(pattern: str, base: Path | None) -> Named:

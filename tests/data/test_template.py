@@ -1,6 +1,7 @@
 """Running text as it comes: keys, templates, csv, JSON, directories, data sets, parquet, Arrow."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -375,14 +376,21 @@ def test_data_sets_in_one_directory_are_not_mixed() -> None:
     assert _notes({"hf": "ocnli"}) == ["ocnli, split train: 1 file taken (train.json)"]
 
 
-def test_data_set_with_a_part_of_its_shards_says_how_many_there_are() -> None:
-    _write("ds/train-00000-of-00002.jsonl", JSONL)
-    _write("ds/test-00000-of-00001.jsonl", JSONL)
-    said = "1 file taken (train-00000-of-00002.jsonl); its shards are incomplete: 1 of 2 there"
-    assert _notes({"hf": "ds"}) == [f"ds, split train: {said}"]
-    assert "shards" not in _notes({"hf": "ds", "split": "test"})[0]
-    _write("ds/train-00001-of-00002.jsonl", JSONL)
-    assert "incomplete" not in _notes({"hf": "ds"})[0]
+def test_data_set_with_a_part_of_its_shards_is_refused() -> None:
+    _write("ds/data/train-00000-of-00003.jsonl", JSONL)
+    _write("ds/data/test-00000-of-00001.jsonl", JSONL)
+    said = (
+        r"^ds: split train has 1 of its 3 shards; there is no train-00001, 00002; to train on these"
+        r" alone, name them: files: (.*/ds/data/train-\*)$"
+    )
+    with pytest.raises(FileError, match=said) as refused:
+        _notes({"hf": "ds"})
+    named = re.match(said, str(refused.value))[1]
+    assert _read(named) == _read("ds/data/test-00000-of-00001.jsonl")
+    assert "1 file taken" in _notes({"hf": "ds", "split": "test"})[0]
+    for number in (1, 2):
+        _write(f"ds/data/train-0000{number}-of-00003.jsonl", JSONL)
+    assert "3 files taken" in _notes({"hf": "ds"})[0]
 
 
 def test_parquet_of_a_hub_copy_is_read_by_its_names() -> None:
