@@ -59,8 +59,8 @@ def pretrain(
         Stopped: a signal was received; the run is saved, and the same command resumes it.
         DivergedError: the loss is not finite.
     """
-    accelerator = make_accelerator(resolved.recipe.train, device, log)
-    with stop.abortable():
+    with stop.abortable():  # also while it waits for other processes
+        accelerator = make_accelerator(resolved.recipe.train, device, log)
         named = None if resume in ("auto", "never") else Path(resume)
         run = prepare(resolved, directory, accelerator, log, stop, named)
     checkpoint, state = None, State()

@@ -179,14 +179,12 @@ def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
         from nlpkit.train import spinning
 
         spinning.start(log.info)
+    if {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & os.environ.keys():
+        from nlpkit.train import launched
+
+        launched.form_group(on_cpu, log)
     # On a CPU, several processes form a group only with `cpu=True`.
     processes = PartialState(cpu=on_cpu)
-    launched = int(os.environ.get("WORLD_SIZE", "1"))
-    if launched != processes.num_processes:
-        raise UsageError(
-            f"{launched} processes were launched, but {processes.num_processes} form a group; "
-            "check the launcher's options and --device"
-        )
     if not processes.is_main_process:
         log.verbosity = -1  # only rank 0 logs
     # It would shard on GPUs only: on CPUs it takes DistributedDataParallel without a word.
