@@ -1,4 +1,4 @@
-"""Published models of other families with BERT's vocabulary, as Chinese BARTs and T5s have it.
+"""Models of other families with BERT's vocabulary, as Chinese BARTs and T5s have it.
 
 A family's names of special tokens are not in it: `[CLS]`, `[SEP]`, `[MASK]` and `extra0` are what
 `<s>`, `</s>`, `<mask>` and `<extra_id_0>` are elsewhere.
@@ -15,11 +15,11 @@ _NAMES = {"<s>": "[CLS]", "</s>": "[SEP]", "<mask>": "[MASK]"}
 _NAMES |= {f"<extra_id_{number}>": f"extra{number}" for number in range(100)}
 
 
-def name_tokens(tokenizer: Tokenizer | None, config: ModelConfig, directory: Path) -> None:
-    """Let a checkpoint's tokenizer know its special tokens by the family's names, if it can.
+def name_tokens(tokenizer: Tokenizer | None, config: ModelConfig, directory: Path | None) -> None:
+    """Let a tokenizer know its special tokens by the family's names, if it can.
 
-    By what a target begins is in config.json. It cannot where one name of the family stands for two
-    tokens of the checkpoint.
+    By what a target begins is in the config.json of a checkpoint; a new model has no `directory`.
+    It cannot where one name of the family stands for two tokens of the checkpoint.
     """
     if not isinstance(tokenizer, LibraryTokenizer):
         return
@@ -29,7 +29,7 @@ def name_tokens(tokenizer: Tokenizer | None, config: ModelConfig, directory: Pat
     if not lacks or "</s>" not in frame or tokenizer.special_id("[SEP]") is None:
         return
     names = dict(_NAMES)
-    if reads_source:
+    if reads_source and directory is not None:
         settings = hf_layout.read_if_there(directory / "config.json")
         first = settings.get("decoder_start_token_id")
         if not isinstance(first, int) or not 0 <= first < tokenizer.vocab_size:

@@ -184,8 +184,7 @@ def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
 
         launched.form_group(on_cpu, log)
     # On a CPU, several processes form a group only with `cpu=True`.
-    processes = PartialState(cpu=on_cpu)
-    if not processes.is_main_process:
+    if not PartialState(cpu=on_cpu).is_main_process:
         log.verbosity = -1  # only rank 0 logs
     # It would shard on GPUs only: on CPUs it takes DistributedDataParallel without a word.
     asked = os.environ.pop(FSDP, None)

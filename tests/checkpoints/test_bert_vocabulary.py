@@ -183,3 +183,27 @@ def test_damaged_names_are_refused(tmp_path, wrong) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | {"nlpkit_aliases": wrong}))
     with pytest.raises(FileError, match=r"config\.json: nlpkit_aliases: must be names of tokens"):
         open_checkpoint(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("name", ["bart", "roberta"])
+def test_new_model_takes_the_special_tokens_of_berts_vocabulary(tmp_path: Path, name: str) -> None:
+    (tmp_path / "train.txt").write_text("the dog sees a cat. a cat sees it.\n" * 9)
+    path = tmp_path / "new.yaml"
+    path.write_text(
+        f"extends: {name}\ntokenizer: {{kind: wordpiece, vocab_size: 60}}\n"
+        f"data: {{train: {tmp_path}/train.txt, valid: []}}\n"
+    )
+    sets = ["num_layers=1", "num_heads=2", "hidden_size=16", "intermediate_size=16"]
+    sets += ["padding_idx=0"] if name == "roberta" else []
+    few = ["train.steps=1", "train.warmup_ratio=null", "train.warmup_steps=0"]
+    saved = _tiny.pretrain(path, tmp_path / "run", *few, *(f"model.{each}" for each in sets))
+    config = json.loads((saved / "config.json").read_text())
+    found = transformers.AutoTokenizer.from_pretrained(saved)
+    # As fnlp/bart-base-chinese has them: no second <mask> and </s> beside them.
+    assert config["vocab_size"] == len(found) <= 60
+    assert found.get_added_vocab().keys() == {*SPECIAL}
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    ids |= {"decoder_start_token_id": 3} if name == "bart" else {}
+    assert {key: config[key] for key in ids} == ids
+    objective = open_checkpoint(saved, device="cpu").objective
+    assert objective.tokenizer.special_id("<mask>") == found.mask_token_id == 4
