@@ -27,6 +27,9 @@ from nlpkit import registry
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 
+if TYPE_CHECKING:
+    from nlpkit.contracts.objective import ModelSettings, Objectives
+
 NAME_ALONE = "name_alone"  # type of the error where a part is given by its name, not as settings
 # Far above any model. Within them the bytes of a tensor are a number that torch can have.
 Size = Annotated[int, Field(gt=0, le=2**20)]
@@ -79,6 +82,10 @@ class FrozenConfig(BaseModel):
         A reason goes on `has no effect …`. Whoever sets one to more than its default is warned.
         """
         return {}
+
+    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
+        """Return `without_effect`, and what the model, if it is known, or the objectives ignore."""
+        return self.without_effect()
 
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting that only some parts have, or the default where this one has not."""

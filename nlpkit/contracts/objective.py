@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from nlpkit.contracts.tokenizer import Template, Tokenizer
 
+    Objectives = Sequence[type["Objective"]]
+
 
 class ModelSettings(Protocol):
     """The settings that every family's `Config` has; see `models/config.ModelConfig`.

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from nlpkit import registry
 from nlpkit.config import FrozenConfig, Part
-from nlpkit.contracts.abilities import Continues
-from nlpkit.contracts.task import Task
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.data.files import find_path
 from nlpkit.errors import FileError, RecipeError, UsageError
 from nlpkit.json_types import JsonObject
@@ -111,7 +110,7 @@ def parse(raw: bytes, source: str, base: Path, overrides: Sequence[str] = ()) ->
         raise _refusal(mistakes + found) from error
     if mistakes := mistakes + fit.check(recipe, document):
         raise _refusal(mistakes)
-    return Resolved(recipe, base, document, _list_warnings(recipe, document))
+    return Resolved(recipe, base, document, list_warnings(recipe, document))
 
 
 def _refusal(mistakes: list[Problem]) -> RecipeError:
@@ -150,20 +149,19 @@ def read(raw: bytes, source: str, may_be_empty: bool = False) -> Document:
     return document
 
 
-def _list_warnings(recipe: Recipe, document: Document) -> tuple[str, ...]:
+def list_warnings(
+    recipe: Recipe, document: Document, model: ModelSettings | None = None
+) -> tuple[str, ...]:
     """Return a line for each setting that is not its default and has no effect.
 
-    They are not refused: a recipe may build on another one that says them.
+    Not refused: a recipe may build on another one that says it. `model` is that of `init_from`.
     """
     found = []
     made = fit.classes(recipe.objective)
-    writes = any(issubclass(each, Task) and issubclass(each, Continues) for each in made)
+    if recipe.model and recipe.model.family:
+        model = fit.with_attention(recipe.model.config, recipe.attention.choices)
     for path, config in _walk((), recipe):
-        reasons = {**config.without_effect(), **_UNUSED.get(path[:2], {})}
-        if path == ("eval",) and not writes:
-            names = ", ".join(section.name for section in recipe.objective)
-            why = f"with objective {names}, which generates no answers"
-            reasons |= dict.fromkeys(("beam", "length_penalty", "length_penalty_form"), why)
+        reasons = {**config.unread(model, made), **_UNUSED.get(path[:2], {})}
         for name in [name for name in reasons if not config.is_default(name)]:
             at = (*path, name)
             found.append(Problem.at(document.place(at), at, f"has no effect {reasons[name]}"))

@@ -25,6 +25,9 @@ _NOT_EVALUATED = (
 
 def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
     """Yield settings, which few recipes have, that the objective does not go with."""
+    if recipe.model and recipe.model.family and recipe.model.config.source_vocab_size is not None:
+        what = "is that of the tokenizer of sources, tokenizer.source; remove the setting"
+        yield ("model", "source_vocab_size"), what
     name = recipe.objective[0].name
     is_task = issubclass(recipe.objective[0].objective, Task)
     if recipe.eval.metrics and not is_task:

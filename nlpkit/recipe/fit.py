@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from nlpkit.recipe.settings import Recipe
 
 Misfit = tuple[Path, str]  # the setting, and why it does not fit
+_RARE = {  # the settings that `check_rare` looks at
+    *(("eval", name) for name in ("metrics", "baseline", "pairs")),
+    *(("train", name) for name in ("z_loss", "best_by", "patience")),
+    *(("data", "valid_group"), ("model", "source_vocab_size")),
+}
 
 
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    rare = any([recipe.eval.metrics, recipe.eval.baseline, recipe.eval.pairs, recipe.train.z_loss])
-    rare |= any([recipe.data.valid_group, *(o.lengths for o in recipe.objective)])
-    if not found and (rare or recipe.train.best_by != "loss" or recipe.train.patience):
+    rare = any(o.lengths for o in recipe.objective) or _RARE & document.places.keys()
+    if not found and rare:
         from nlpkit.recipe.alternatives import check_rare
 
         found += check_rare(recipe)

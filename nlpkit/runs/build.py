@@ -131,7 +131,7 @@ def build_data(resolved: Resolved, part: ModelPart, run_path: Path, callbacks: C
     inputs = _resolve_files(resolved, cache, callbacks)
     train_part: Part = "train" if config.valid_fraction else "all"
     if part.source is not None:  # before the tokenizer gets the objective's special tokens
-        checks.check_objective(resolved, part)
+        checks.check_objective(resolved, part, callbacks.warn)
     text = TrainingText(resolved, inputs[0], train_part, cache, callbacks)
     tokenizer = build_tokenizer(text, part, run_path)
     if tokenizer is not None and part.config.setting("padding_idx") is not None:

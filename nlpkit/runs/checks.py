@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,26 @@ from nlpkit.contracts.request import Heads
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import RecipeError, Unsupported, UsageError
-from nlpkit.recipe import COMMAND_LINE, Resolved, fit
+from nlpkit.recipe import COMMAND_LINE, Resolved, fit, list_warnings
 from nlpkit.recipe.places import dotted
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 
 
-def check_objective(resolved: Resolved, part: ModelPart) -> None:
-    """Raise `UsageError` if the model of `init_from` does not fit an objective."""
+def check_objective(resolved: Resolved, part: ModelPart, warn: Callable[[str], None]) -> None:
+    """Raise `UsageError` if the model of `init_from` does not fit an objective.
+
+    What has no effect with this model is warned of.
+    """
     for path, problem in fit.check_objectives(resolved.recipe.objective, part.family, part.config):
         raise UsageError(f"{dotted(path)}: {problem}{_remedy(resolved, part)}")
+    recipe, document = resolved.recipe, resolved.document
+    unread = part.config.unread(part.config, fit.classes(recipe.objective))
+    rates = recipe.model.config if recipe.model and recipe.model.family is None else {}
+    of_model = [f"model.{name}: has no effect {unread[name]}" for name in rates if name in unread]
+    for line in (*list_warnings(recipe, document, part.config), *map(document.locate, of_model)):
+        if line not in resolved.warnings:
+            warn(line)
 
 
 def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> None:

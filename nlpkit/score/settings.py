@@ -1,11 +1,18 @@
 """The `eval:` section of a recipe. Importable without torch."""
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
 from nlpkit.config import FrozenConfig, LengthPenalty, LengthPenaltyForm
+from nlpkit.contracts.abilities import Continues
+from nlpkit.contracts.task import Task
 from nlpkit.score.named import WrongScore, is_option, split
+
+if TYPE_CHECKING:
+    from nlpkit.contracts.objective import ModelSettings, Objectives
+
+_OF_ANSWERS = ("beam", "length_penalty", "length_penalty_form")
 
 
 def _check_entry(entry: str) -> str:
@@ -103,12 +110,14 @@ class Config(FrozenConfig):
         None, description="how pairs are scored, as nlpkit judge --method: mntp, pll-word-l2r"
     )
 
-    def without_effect(self) -> dict[str, str]:
+    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> dict[str, str]:
         """See `FrozenConfig`."""
-        of_beams = ("length_penalty", "length_penalty_form") if self.beam == 1 else ()
         of_pairs = ("max_pairs", "pairs_method") if self.pairs is None else ()
-        found = dict.fromkeys(of_beams, "with beam 1, without --beam of nlpkit eval")
-        return found | dict.fromkeys(of_pairs, "without eval.pairs")
+        found = dict.fromkeys(of_pairs, "without eval.pairs")
+        if not any(issubclass(made, Task) and issubclass(made, Continues) for made in objectives):
+            return found | dict.fromkeys(_OF_ANSWERS, "with an objective that generates no answers")
+        of_beams = _OF_ANSWERS[1:] if self.beam == 1 else ()
+        return found | dict.fromkeys(of_beams, "with beam 1, without --beam of nlpkit eval")
 
     @field_validator("metrics")
     @classmethod

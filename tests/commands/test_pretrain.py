@@ -79,7 +79,7 @@ def test_setting_without_effect_is_warned_of_once(done) -> None:
         result = _tiny.command(*words, "--set", "eval.length_penalty=2.0")
         assert result.returncode == 0, result.stderr
         (line,) = [each for each in result.stderr.splitlines() if "warning" in each]
-        assert "warning: --set eval.length_penalty: has no effect with objective" in line
+        assert "warning: --set eval.length_penalty: has no effect with an objective" in line
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 
 from nlpkit import registry
 from nlpkit.config import part_config
+from nlpkit.errors import RecipeError
 from nlpkit.recipe import Resolved, load, packaged, parse
 
 CLM = """\
@@ -46,8 +47,7 @@ def resolve(text: str, *overrides: str) -> Resolved:
             (),
             [
                 "r.yaml:6:50: train.min_lr_ratio: has no effect with schedule noam",
-                "r.yaml:7:14: eval.beam: has no effect with objective clm, which generates "
-                "no answers",
+                "r.yaml:7:14: eval.beam: has no effect with an objective that generates no answers",
                 "r.yaml:8:32: attention.window: has no effect with form full",
             ],
         ),
@@ -152,3 +152,55 @@ def test_settings_said_to_have_no_effect_exist(folder: str) -> None:
         required = [each for each, field in made.model_fields.items() if field.is_required()]
         if not required:
             assert {*made().without_effect()} <= {*made.model_fields}, name
+
+
+ROWS = (
+    CLM.replace("gpt,", "bert,")
+    .replace("{name: clm}", "{name: classification, lm_weight: 0.3}")
+    .replace("eval: {beam: 4}\nattention: {kind: aft, window: 8}\n", "")
+    .replace("a.txt", "a.tsv")
+    .replace(", min_lr_ratio: 0.1", "")
+)
+ORDER = "without an objective on the order of texts, such as sop"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            (),
+            "r.yaml:4:46: objective.lm_weight: has no effect with a model that is not causal",
+        ),
+        (("objective.lm_weight=0",), ""),
+        (("objective.name=tagging", "model.family=gpt2"), ""),
+        (
+            ("objective={name: tagging, learn_unknown: true}",),
+            "--set objective: objective.learn_unknown: has no effect with a model that is not "
+            "causal",
+        ),
+        (
+            ("model.family=gpt2", "objective.lm_weight=0", "objective.learn_unknown=true"),
+            "--set objective.learn_unknown: has no effect with lm_weight 0",
+        ),
+        (
+            ("model={family: albert, pair_dropout: 0.2}", "objective={name: wwm}"),
+            f"--set model: model.pair_dropout: has no effect {ORDER}",
+        ),
+        (("model={family: albert, pair_dropout: 0.2}", "objective={name: sop}"), ""),
+        (
+            ("model={family: deberta_v2, embedding_sharing: es}", "objective={name: mlm}"),
+            "--set model: model.embedding_sharing: has no effect without generator_layers",
+        ),
+    ],
+)
+def test_setting_that_model_or_objective_ignores_is_warned_of(overrides, said: str) -> None:
+    assert "\n".join(resolve(ROWS, *overrides).warnings) == said
+
+
+def test_sources_have_the_vocabulary_of_their_tokenizer() -> None:
+    with pytest.raises(RecipeError) as caught:
+        resolve(PAIRS, "model={family: seq2seq, source_vocab_size: 9}")
+    assert str(caught.value) == (
+        "--set model: model.source_vocab_size: is that of the tokenizer of sources, "
+        "tokenizer.source; remove the setting"
+    )

@@ -1,4 +1,4 @@
-"""The padding token of RoBERTa's positions: the tokenizer's in a new model, else as it was."""
+"""What a recipe says beside the model of `init_from`, or a tokenizer: padding, what is ignored."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 
+from nlpkit import cli
 from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.runs import checks
 from tests import _tiny
@@ -102,3 +103,28 @@ def test_model_that_starts_from_a_checkpoint_keeps_its_positions(old: Path, tmp_
     text = f"name: more\ninit_from: {old}/whole/checkpoints/step-00000004\n{text}"
     saved = _tiny.pretrain(_tiny.write(tmp_path, text=text), tmp_path / "run")
     assert json.loads((saved / "config.json").read_text())["pad_token_id"] == 1
+
+
+def test_settings_that_the_model_of_init_from_ignores_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start = _tiny.pretrain(
+        _tiny.write(tmp_path, text=RECIPE.replace("roberta", "albert")), tmp_path / "start"
+    )
+    rows = "text\tlabel\n" + "天地\t0\n人山\t1\n" * 9
+    (tmp_path / "rows.tsv").write_text(rows, encoding="utf-8")
+    path = tmp_path / "tuned.yaml"
+    path.write_text(
+        f"name: tuned\ninit_from: {start}\nmodel: {{pair_dropout: 0.3}}\n"
+        f"data: {{train: {tmp_path}/rows.tsv}}\n"
+        "objective: {name: classification, lm_weight: 0.3, max_length: 32}\n"
+        "train: {steps: 2, schedule: constant}\n"
+    )
+    capsys.readouterr()
+    assert cli.run(["plan", str(path), "--no-probe", "--device", "cpu"]) == 0
+    said = [line.partition("warning: ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line for line in said if "no effect" in line] == [
+        f"{path}:5:46: objective.lm_weight: has no effect with a model that is not causal",
+        f"{path}:3:23: model.pair_dropout: has no effect without an objective on the order of "
+        "texts, such as sop",
+    ]

@@ -4,13 +4,17 @@ The defaults are the paper's base model. The model is in `model.py`, so that a r
 without torch.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import Activation, AttentionDropout
 from nlpkit.models.layers.encoder_config import TEXT_FIELDS, EncoderConfig
+
+if TYPE_CHECKING:
+    from nlpkit.contracts.objective import ModelSettings, Objectives
 
 MODEL_TYPE = "albert"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
@@ -42,6 +46,12 @@ class Config(EncoderConfig):
     pair_dropout: float = Field(
         0.1, ge=0, lt=1, description="on the pooled state, before the scores of the order of texts"
     )
+
+    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
+        """See `FrozenConfig`."""
+        if any("scores_pairs" in made.needs for made in objectives):
+            return {}
+        return {"pair_dropout": "without an objective on the order of texts, such as sop"}
 
     @model_validator(mode="after")
     def _groups_fit(self) -> "Config":

@@ -66,6 +66,10 @@ class Config(DetectorConfig):
         "own loss alone; es, both losses",
     )
 
+    def without_effect(self) -> dict[str, str]:
+        """See `FrozenConfig`."""
+        return {} if self.has_generator else {"embedding_sharing": "without generator_layers"}
+
     @model_validator(mode="after")
     def _distances_fit(self) -> "Config":
         """The buckets beyond the exact ones must end beyond them: transformers has no limit."""

@@ -29,6 +29,8 @@ from nlpkit.objectives.examples.text import check_length
 if TYPE_CHECKING:
     import torch
 
+    from nlpkit.contracts.objective import Objectives
+
 
 class FramedConfig(FrozenConfig):
     """The settings of every task in frames."""
@@ -47,6 +49,14 @@ class FramedConfig(FrozenConfig):
     )
 
     EARLIER: ClassVar[JsonMapping] = {"learn_unknown": True}
+
+    def unread(self, model: ModelSettings | None, objectives: Objectives) -> Mapping[str, str]:
+        """See `FrozenConfig`; λ of 0 is what all other models have."""
+        names = ("lm_weight", "learn_unknown") if self.lm_weight else ("learn_unknown",)
+        found = {**super().unread(model, objectives)}
+        if model and not model.can("causal"):
+            return found | dict.fromkeys(names, "with a model that is not causal")
+        return found if self.lm_weight else found | {"learn_unknown": "with lm_weight 0"}
 
 
 class FramedTask(Task):
