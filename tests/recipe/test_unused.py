@@ -161,6 +161,8 @@ ROWS = (
     .replace("a.txt", "a.tsv")
     .replace(", min_lr_ratio: 0.1", "")
 )
+OF_TASK = ("objective.lm_weight=0",)
+MODERN = "{family: modernbert, local_theta: 500.0, global_theta: 900.0}"
 ORDER = "without an objective on the order of texts, such as sop"
 
 
@@ -191,6 +193,36 @@ ORDER = "without an objective on the order of texts, such as sop"
             ("model={family: deberta_v2, embedding_sharing: es}", "objective={name: mlm}"),
             "--set model: model.embedding_sharing: has no effect without generator_layers",
         ),
+        (
+            ("model={family: deberta_v2, generator_layers: 0.5}", "objective.lm_weight=0"),
+            "--set model: model.generator_layers: has no effect in a task, without a generator",
+        ),
+        (
+            ("model={family: electra, generator_heads: 2, generator_size: null}", *OF_TASK),
+            "--set model: model.generator_heads: has no effect without generator_size",
+        ),
+        (
+            ("model={family: electra, tie: false}", *OF_TASK),
+            "--set model: model.tie: has no effect in a task, without a generator",
+        ),
+        (("model={family: electra, tie: false}", "objective={name: rtd}"), ""),
+        (
+            (
+                *("model={family: vit, pooler: true, pooler_act: relu}", "tokenizer=null"),
+                "objective={name: image_classification}",
+            ),
+            "--set model: model.pooler: has no effect in a task, whose model has no pooler\n"
+            "--set model: model.pooler_act: has no effect in a task, whose model has no pooler",
+        ),
+        (
+            (f"model={MODERN}", "objective={name: clm}", "attention={kind: causal}"),
+            "--set model: model.local_theta: has no effect where no layer sees a window",
+        ),
+        (
+            (f"model={MODERN}", "objective={name: clm}", "attention={kind: local_window}"),
+            "--set model: model.global_theta: has no effect where all layers see a window",
+        ),
+        ((f"model={MODERN}", "objective={name: mlm}"), ""),
     ],
 )
 def test_setting_that_model_or_objective_ignores_is_warned_of(overrides, said: str) -> None:

@@ -28,6 +28,7 @@ class Config(DetectorConfig):
     CAN: ClassVar[tuple[str, ...]] = ("pairs",)  # if it has token types
     padded_vocabulary: ClassVar[bool] = True  # v3 has 128,100 rows for 128,001 tokens
     switch: ClassVar[str] = "generator_layers"
+    of_generator: ClassVar[tuple[str, ...]] = ("generator_layers", "embedding_sharing")
     capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_layers")
 
     type_vocab_size: int = Field(0, ge=0, description="token types: texts of a sequence; 0: none")
@@ -65,10 +66,6 @@ class Config(DetectorConfig):
         description="what the generator's table learns from (He et al. 2021, sec. 3): gdes, its "
         "own loss alone; es, both losses",
     )
-
-    def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
-        return {} if self.has_generator else {"embedding_sharing": "without generator_layers"}
 
     @model_validator(mode="after")
     def _distances_fit(self) -> "Config":

@@ -28,6 +28,10 @@ class Config(DetectorConfig):
 
     CAN: ClassVar[tuple[str, ...]] = ("pairs", "languages")
     switch: ClassVar[str] = "generator_size"
+    of_generator: ClassVar[tuple[str, ...]] = (
+        "generator_size", "generator_layers", "generator_heads", "generator_intermediate_size",
+        "tie",
+    )  # fmt: skip
     capability_settings: ClassVar[tuple[str, ...]] = ("type_vocab_size", "generator_size")
 
     embedding_size: Size | None = Field(

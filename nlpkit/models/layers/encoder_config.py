@@ -4,12 +4,14 @@ Defaults are those of BERT's base model (Devlin et al. 2018, arXiv 1810.04805) a
 Transformer's (Vaswani et al. 2017, arXiv 1706.03762); a family overrides what differs.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
+from nlpkit.contracts.task import Task
 from nlpkit.models.config import (
     POST_NORM_RATE,
     Activation,
@@ -18,6 +20,9 @@ from nlpkit.models.config import (
     ModelConfig,
     check_heads,
 )
+
+if TYPE_CHECKING:
+    from nlpkit.contracts.objective import ModelSettings, Objectives
 
 # What `EncoderModel.encode` tells attention of the texts of a sequence, beside token types.
 TEXT_FIELDS = frozenset({"token_type_ids", "text"})
@@ -78,6 +83,15 @@ class DetectorConfig(EncoderConfig):
     """Sizes of an encoder that, with a generator, tells the tokens which that replaced."""
 
     switch: ClassVar[str]  # the setting that is null without a generator
+    of_generator: ClassVar[tuple[str, ...]]  # the settings that nothing else reads
+
+    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
+        """See `FrozenConfig`."""
+        if not self.has_generator:
+            names = [name for name in self.of_generator if name != self.switch]
+            return dict.fromkeys(names, f"without {self.switch}")
+        tunes = any(issubclass(made, Task) for made in objectives)
+        return dict.fromkeys(self.of_generator if tunes else (), "in a task, without a generator")
 
     @property
     def has_generator(self) -> bool:

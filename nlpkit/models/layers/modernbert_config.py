@@ -3,13 +3,17 @@
 The defaults are those of ModernBERT's base model (Warner et al. 2024, arXiv 2412.13663, table 4).
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
 from nlpkit.models.config import Activation, AttentionDropout, check_heads
 from nlpkit.models.layers.alternating_config import AlternatingConfig
+
+if TYPE_CHECKING:
+    from nlpkit.contracts.objective import ModelSettings, Objectives
 
 
 class ModernBertConfig(AlternatingConfig):
@@ -39,6 +43,12 @@ class ModernBertConfig(AlternatingConfig):
         160000.0, gt=1, description="base of the rotary wavelengths of layers that see all tokens"
     )
     local_theta: float = Field(10000.0, gt=1, description="base in layers that see a window")
+
+    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
+        """See `FrozenConfig`; `attention` and `num_layers` decide the types of layers."""
+        types = model.layer_types if isinstance(model, ModernBertConfig) else (True, False)
+        whole = {} if True in types else {"global_theta": "where all layers see a window"}
+        return whole | ({} if False in types else {"local_theta": "where no layer sees a window"})
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModernBertConfig":

@@ -4,12 +4,17 @@ The defaults are those of the base model, ViT-B/16. The model is in `model.py`, 
 checked without torch.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from nlpkit.config import Layers, Size
+from nlpkit.contracts.task import Task
 from nlpkit.models.config import Activation, AttentionDropout, Dropout, ModelConfig, check_heads
+
+if TYPE_CHECKING:
+    from nlpkit.contracts.objective import ModelSettings, Objectives
 
 MODEL_TYPE = "vit"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "image_classification"  # of a checkpoint that names no objective
@@ -57,6 +62,12 @@ class Config(ModelConfig):
     pooler_act: Literal["tanh", "gelu", "relu", "gelu_new"] = Field(
         "tanh", description="activation of the pooler"
     )
+
+    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
+        """See `FrozenConfig`."""
+        names = [name for name in type(self).model_fields if name.startswith("pooler")]
+        tunes = any(issubclass(made, Task) for made in objectives)
+        return dict.fromkeys(names if tunes else (), "in a task, whose model has no pooler")
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
