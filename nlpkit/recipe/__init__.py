@@ -31,6 +31,11 @@ COMMAND_LINE = "command line"
 DEFAULT = "default"
 DECIDED = "from "  # model.size, or model.depth
 _UNUSED: dict[KeyPath, dict[str, str]] = {("data", "valid"): {"weight": "on held-out files"}}
+_NOTHING = "where nothing is held out, and so nothing is evaluated"
+_UNEVALUATED: dict[KeyPath, dict[str, str]] = {
+    ("train",): {"eval_every": _NOTHING, "best_by": _NOTHING},
+    ("eval",): {"baseline": _NOTHING},
+}
 
 
 @dataclass(frozen=True)
@@ -160,8 +165,9 @@ def list_warnings(
     made = fit.classes(recipe.objective)
     if recipe.model and recipe.model.family:
         model = fit.with_attention(recipe.model.config, recipe.attention.choices)
+    unused = _UNUSED if recipe.data.valid or recipe.data.valid_fraction else _UNEVALUATED
     for path, config in _walk((), recipe):
-        reasons = {**config.unread(model, made), **_UNUSED.get(path[:2], {})}
+        reasons = {**config.unread(model, made), **unused.get(path[:2], {})}
         for name in [name for name in reasons if not config.is_default(name)]:
             at = (*path, name)
             found.append(Problem.at(document.place(at), at, f"has no effect {reasons[name]}"))

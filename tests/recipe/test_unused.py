@@ -236,3 +236,16 @@ def test_sources_have_the_vocabulary_of_their_tokenizer() -> None:
         "--set model: model.source_vocab_size: is that of the tokenizer of sources, "
         "tokenizer.source; remove the setting"
     )
+
+
+def test_settings_of_evaluation_without_held_out_data_are_warned_of() -> None:
+    train = "train: {steps: 9, schedule: constant, eval_every: 3}"
+    text = "\n".join([*CLM.splitlines()[:5], train])
+    why = "has no effect where nothing is held out, and so nothing is evaluated"
+    assert list(resolve(text, "eval.baseline=2").warnings) == [
+        f"r.yaml:6:51: train.eval_every: {why}",
+        f"--set eval.baseline: {why}",
+    ]
+    best = ("objective={name: tagging}", "train.best_by=f1")
+    assert f"--set train.best_by: {why}" in resolve(text, *best).warnings
+    assert not resolve(text, "eval.baseline=2", "data.valid_fraction=0.1").warnings
