@@ -23,6 +23,12 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 32 << 20  # bytes; a text takes up to fifty times as much memory
 _SHOWN, _SHOWN_KEYS = 3, 10  # names in a message
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+# Compressed files that are not read: the program, and what they begin with.
+PACKED = {
+    ".bz2": ("bzip2", b"BZh"),
+    ".xz": ("xz", b"\xfd7zXZ"),
+    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
+}
 
 
 def name_first(names: Sequence[str]) -> str:
@@ -115,6 +121,8 @@ def _explain_bytes(raw: bytes, start: int) -> RowError:
     hint = ""
     if line.startswith(b"\x1f\x8b"):
         hint = "; it looks like a gzip file, which must be named .gz"
+    elif tool := next((name for name, mark in PACKED.values() if line.startswith(mark)), None):
+        hint = f"; it looks like a file of {tool}, and of compressed files only gzip's are read"
     elif _looks_like_gb18030(line):
         hint = "; the line looks like GB18030"
     column = start - before.rfind(b"\n")

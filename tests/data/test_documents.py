@@ -1,8 +1,10 @@
 """Files -> documents: settings, names of files, the four formats, and what is said of bad rows."""
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import subprocess
 import sys
@@ -599,6 +601,21 @@ def test_gzip_damage_names_the_file(tmp_path, here):
     write(here / "a.txt.gz", gzip.compress(b""))
     with pytest.raises(DataError, match=r"^a.txt.gz: empty file$"):
         read(tmp_path, "a.txt.gz")
+
+
+@pytest.mark.parametrize(
+    ("ending", "pack", "tool"), [("bz2", bz2.compress, "bzip2"), ("xz", lzma.compress, "xz")]
+)
+def test_other_compressed_file_is_refused_by_name_and_by_content(
+    tmp_path, here, ending, pack, tool
+):
+    name = f"a b.txt.{ending}"
+    write(here / name, pack(b"a text\n"))
+    remedy = rf"only those of gzip are read: {tool} -dc 'a b.txt.{ending}' \| gzip > 'a b.txt.gz'$"
+    with pytest.raises(UsageError, match=remedy):
+        read(tmp_path, name)
+    with pytest.raises(DataError, match=rf"not UTF-8 .*; it looks like a file of {tool}, and of"):
+        read(tmp_path, name, format="text")
 
 
 def test_unreadable_file_is_a_file_error(tmp_path, here):

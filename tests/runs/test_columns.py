@@ -556,3 +556,18 @@ def test_text_key_that_no_file_is_asked_for_gives_a_warning(
     Path("c.csv").write_text("label,q\nno,who\n")
     found = columns.check(recipe.load("gpt2", [*sets, "data.valid=[]"]))
     assert [each.removeprefix("--set ").removeprefix("data.train: ") for each in found] == warnings
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [("", "empty file"), ("\n \n", "no documents: 2 blank lines, 0 empty texts")],
+)
+def test_file_without_text_is_found_before_the_run_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.txt").write_text(content)
+    sets = ["data.train=[t.txt]", "data.valid=[]"]
+    with pytest.raises(DataError, match=rf"^t.txt: {what}$"):
+        columns.check(recipe.load("gpt2", sets))
+    assert columns.check(recipe.load("gpt2", [*sets, "data.on_error=skip"])) == []
