@@ -148,6 +148,9 @@ def _batch_of_text(
     ids = np.setdiff1d(np.arange(tokenizer.vocab_size), [i for i in special if i is not None])
     text = _MadeUpText(max(2, 16 * budget // length), length, ids.astype(np.int32))
     examples = Examples(Corpus([(text, 1.0)]), objective, resolved.recipe.seed)
+    if not len(examples):
+        what = f"{_SENTENCE} tokens, make no example of objective.max_length {longest}"
+        raise UsageError(f"--no-data: made-up sentences, of {what}; plan with data")
     batch = Stream(examples, budget=budget, batches_per_step=1)[0].batches[0]
     return batch, count_projections(objective, batch)
 

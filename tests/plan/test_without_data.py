@@ -134,6 +134,12 @@ def test_command_reads_no_data_and_says_how_long_a_card_takes() -> None:
     assert re.search(r"^card\.run_seconds +7\.6 days$", shown, re.MULTILINE)
 
 
+def test_made_up_sentences_too_long_for_an_example_are_one_line() -> None:
+    sets = ("objective={name: sop, segments: 4, max_length: 96}", NO_TEXT)
+    with pytest.raises(UsageError, match="25 tokens, make no example of objective"):
+        _make("bert", *sets)
+
+
 def test_batch_of_made_up_text_is_not_shown() -> None:
     result = _tiny.command("plan", "papers/bert_base", "--no-data", "--batch")
     assert result.returncode == 2
