@@ -3,14 +3,13 @@
 import dataclasses
 import glob
 import os
-import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit.contracts.reader import TextFile
 from nlpkit.data import formats
-from nlpkit.data.lines import PACKED, file_errors
+from nlpkit.data.lines import file_errors
 from nlpkit.data.settings import Config, Source
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
@@ -191,21 +190,10 @@ def _find_inside(folder: Path, pattern: str, within: str) -> list[Named]:
 
 def _text_file(path: Path, name: str, form: str) -> TextFile:
     if form == "auto" and not (form := formats.find_format(name)):
-        raise _explain_ending(name)
+        from nlpkit.data.unreadable import explain_ending
+
+        raise explain_ending(name)
     return TextFile(str(path), name, form, path.suffix.lower() == ".gz")
-
-
-def _explain_ending(name: str) -> UsageError:
-    ending = Path(name.removesuffix(".gz")).suffix
-    if tool := PACKED.get(ending.lower(), ("", b""))[0]:
-        made = shlex.quote(name.removesuffix(ending) + ".gz")
-        remedy = f"{tool} -dc {shlex.quote(name)} | gzip > {made}"
-        return UsageError(f"{name}: of compressed files, only those of gzip are read: {remedy}")
-    return UsageError(
-        f"{name}: the ending {ending!r} tells no format; "
-        f"set data.format to {', '.join(formats.all_names()[1:])} "
-        f"(known endings: {', '.join(formats.endings())})"
-    )
 
 
 def _join_pair(files: list[TextFile], together: tuple[str, ...]) -> list[TextFile]:

@@ -23,12 +23,6 @@ _UTF8_MARK = b"\xef\xbb\xbf"
 LONGEST_LINE = 32 << 20  # bytes; a text takes up to fifty times as much memory
 _SHOWN, _SHOWN_KEYS = 3, 10  # names in a message
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# Compressed files that are not read: the program, and what they begin with.
-PACKED = {
-    ".bz2": ("bzip2", b"BZh"),
-    ".xz": ("xz", b"\xfd7zXZ"),
-    ".zst": ("zstd", b"\x28\xb5\x2f\xfd"),
-}
 
 
 def name_first(names: Sequence[str]) -> str:
@@ -112,32 +106,9 @@ def decode(raw: bytes) -> str:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise _explain_bytes(raw, error.start) from error
+        from nlpkit.data.unreadable import explain_bytes
 
-
-def _explain_bytes(raw: bytes, start: int) -> RowError:
-    before = raw[:start]
-    line = raw[before.rfind(b"\n") + 1 :].partition(b"\n")[0]
-    hint = ""
-    if line.startswith(b"\x1f\x8b"):
-        hint = "; it looks like a gzip file, which must be named .gz"
-    elif tool := next((name for name, mark in PACKED.values() if line.startswith(mark)), None):
-        hint = f"; it looks like a file of {tool}, and of compressed files only gzip's are read"
-    elif _looks_like_gb18030(line):
-        hint = "; the line looks like GB18030"
-    column = start - before.rfind(b"\n")
-    what = f"byte {column} is not UTF-8 (0x{raw[start]:02x}){hint}"
-    return RowError(what, 1 + before.count(b"\n"))
-
-
-def _looks_like_gb18030(line: bytes) -> bool:
-    try:
-        text = line.decode("gb18030")
-    except UnicodeDecodeError:
-        return False
-    # Latin-1 often decodes, too, but has about one high byte for each character; Chinese has two.
-    wide = sum(ord(character) > 0x7F for character in text)
-    return sum(byte > 0x7F for byte in line) >= 1.5 * wide
+        raise explain_bytes(raw, error.start) from error
 
 
 def no_such(key: str, known: list[str]) -> str:

@@ -29,8 +29,7 @@ _RARE = {  # the settings that `check_rare` looks at
 def check(recipe: "Recipe", document: Document) -> list[Problem]:
     """Return what does not fit, each with its place; sizes from `init_from` are checked later."""
     found = [*_check_model(recipe)]
-    rare = any(o.lengths for o in recipe.objective) or _RARE & document.places.keys()
-    if not found and rare:
+    if not found and (_RARE & document.places.keys() or any(o.lengths for o in recipe.objective)):
         from nlpkit.recipe.alternatives import check_rare
 
         found += check_rare(recipe)

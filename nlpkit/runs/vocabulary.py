@@ -125,7 +125,6 @@ def load_or_train(text: TrainingText, section: sections.Tokenizer | sections.Sid
     """Return the tokenizer of the section `tokenizer`."""
     if section.path is not None:
         return tokenizer_files.load(text.resolved.path(section.path))[1]
-    assert section.kind is not None
     return train(text, section, text.texts)
 
 
@@ -143,8 +142,7 @@ def train(
     """
     kind = section.kind
     assert kind is not None
-    config = section.config.model_dump()
-    key = {"kind": kind, "config": config, **text.key(), **(more_key or {})}
+    key = {"kind": kind, "config": section.config.model_dump(), **text.key(), **(more_key or {})}
     if old is not None:
         key["grown from"] = old[1].fingerprint()
     digest = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
@@ -162,7 +160,7 @@ def train(
     else:
         from nlpkit.runs import grow_vocabulary
 
-        tokenizer = grow_vocabulary.grow(old[1], old[0], kind, counted, config)
+        tokenizer = grow_vocabulary.grow(old[1], old[0], kind, counted, key["config"])
     with scratch(path.parent) as workdir:
         built = workdir / "tokenizer"
         tokenizer_files.save(tokenizer, built)
@@ -182,15 +180,13 @@ def _counted(texts: Iterator[str], callbacks: Callbacks) -> Iterator[str]:
         callbacks.texts(number)
 
 
-def with_special_tokens(
-    resolved: Resolved, tokenizer: Tokenizer, model_config: ModelConfig
-) -> Tokenizer:
+def with_special_tokens(resolved: Resolved, tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
     """Return the tokenizer with the special tokens that the objectives need.
 
     Raises:
         UsageError: tokens cannot be added to a tokenizer of this kind.
     """
-    needed = list_special_tokens(resolved.recipe.objective, model_config)
+    needed = list_special_tokens(resolved.recipe.objective, config)
     if not needed:
         return tokenizer
     if not tokenizer_files.is_extendable(tokenizer):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from nlpkit.contracts.objective import ModelSettings, Objectives
 
 _OF_ANSWERS = ("beam", "length_penalty", "length_penalty_form")
+_OF_PAIRS = ("max_pairs", "pairs_method")
 
 
 def _check_entry(entry: str) -> str:
@@ -112,8 +113,7 @@ class Config(FrozenConfig):
 
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> dict[str, str]:
         """See `FrozenConfig`."""
-        of_pairs = ("max_pairs", "pairs_method") if self.pairs is None else ()
-        found = dict.fromkeys(of_pairs, "without eval.pairs")
+        found = {} if self.pairs else dict.fromkeys(_OF_PAIRS, "without eval.pairs")
         if not any(issubclass(made, Task) and issubclass(made, Continues) for made in objectives):
             return found | dict.fromkeys(_OF_ANSWERS, "with an objective that generates no answers")
         of_beams = _OF_ANSWERS[1:] if self.beam == 1 else ()
