@@ -21,7 +21,6 @@ from nlpkit.contracts.task import Task
 from nlpkit.errors import NlpkitError
 from nlpkit.plan import without_data
 from nlpkit.recipe.alternatives import families_for
-from nlpkit.recipe.fit import load_class
 from nlpkit.runs import build
 from nlpkit.runs.run import Training
 from nlpkit.train.machine import to_device
@@ -111,13 +110,17 @@ def _find_unused(folder: str, family: str, objective: str) -> list[str]:
     return unused
 
 
+def _objective(name: str) -> Any:
+    return registry.load("objectives", name).Objective
+
+
 @cache
 def _pairs() -> list[tuple[str, str, str]]:
     """Return families with an objective that trains each, and objectives with a family."""
     named = [
-        name for name in registry.names("objectives") if not issubclass(load_class(name), Task)
+        name for name in registry.names("objectives") if not issubclass(_objective(name), Task)
     ]
-    trained = {name: families_for(load_class(name)) for name in named}
+    trained = {name: families_for(_objective(name)) for name in named}
     found = [("objectives", of[-1], name) for name, of in trained.items() if of]
     for family in registry.names("models"):
         able = [name for name, of in trained.items() if family in of and name != "reorder"]
