@@ -9,35 +9,30 @@ from nlpkit.data.lines import name_first
 from nlpkit.recipe import Resolved
 
 
-def find_unread(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> list[str]:
-    """Return a warning for each `text_key` without effect, with its place in the recipe."""
-    return [resolved.document.locate(what) for what in _find(resolved, is_task, inputs)]
-
-
-def _find(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> Iterator[str]:
+def find_unread(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> Iterator[str]:
+    """Yield a warning for each `text_key` without effect, with its place in the recipe."""
     data, tokenizer = resolved.recipe.data, resolved.recipe.tokenizer
-    sources = [("train", *each) for each in enumerate(data.train)]
-    sources += [("valid", *each) for each in enumerate(data.valid)]
-    trains = tokenizer is not None and tokenizer.path is None
-    if is_task and not trains:
-        named = [f"{part}.{number}.text_key" for part, number, one in sources if one.text_key]
-        for name in [*named, *([] if data.text_key == "text" else ["text_key"])]:
-            yield f"data.{name}: has no effect on the rows of a task, if no tokenizer is trained"
-    elif len(sources) == len(inputs):  # with stdin there are fewer
-        for (part, number, source), entry in zip(sources, inputs, strict=True):
-            if source.text_key and not any(map(_has_keys, entry.files)):
-                yield f"data.{part}.{number}.text_key: has no effect{_reason(entry.files)}"
-        files = [f for (*_, s), e in zip(sources, inputs, strict=True) if not s.text_key
-                 for f in e.files]  # fmt: skip
-        if data.text_key != "text" and not any(map(_has_keys, files)):
-            why = _reason(files) if files else ", since every source has a text_key of its own"
-            yield f"data.text_key: has no effect{why}"
+    sources = [(f"train.{number}", one) for number, one in enumerate(data.train)]
+    sources += [(f"valid.{number}", one) for number, one in enumerate(data.valid)]
+    if len(sources) != len(inputs):
+        return  # stdin is none of the inputs
+    asked: dict[str, list[TextFile]] = {} if data.text_key == "text" else {"text_key": []}
+    for (place, source), entry in zip(sources, inputs, strict=True):
+        key = f"{place}.text_key" if source.text_key else "text_key"
+        if source.text_key or key in asked:
+            asked.setdefault(key, []).extend(entry.files)
+    for key, files in asked.items():
+        if is_task and (tokenizer is None or tokenizer.path is not None):
+            why = "on the rows of a task, if no tokenizer is trained"
+        elif any(map(_has_keys, files)):
+            continue
+        elif files:
+            kinds, names = dict.fromkeys(f.format for f in files), [f.name for f in files]
+            why = f"on files of the format {', '.join(kinds)}: {name_first(names)}"
+        else:
+            why = "where every source has its own text_key"
+        yield resolved.document.locate(f"data.{key}: has no effect {why}")
 
 
 def _has_keys(file: TextFile) -> bool:
     return file.format not in (*formats.TEXT_FORMATS, "parallel")
-
-
-def _reason(files: Sequence[TextFile]) -> str:
-    kinds = ", ".join(dict.fromkeys(file.format for file in files))
-    return f" on files of the format {kinds}: {name_first([file.name for file in files])}"

@@ -537,7 +537,7 @@ def test_mistakes_in_a_recipe_are_reported_together(ocnli: Path) -> None:
          ["data.train.0.text_key: has no effect on files of the format text: t.txt"]),
         (["data.train=[{files: [t.txt, b.jsonl], text_key: body}]"], []),
         (["data.train=[{files: b.jsonl, text_key: body}]", "data.text_key=x"],
-         ["data.text_key: has no effect, since every source has a text_key of its own"]),
+         ["data.text_key: has no effect where every source has its own text_key"]),
         (["data.train=[{files: b.jsonl, text_key: body}, t.txt]", "data.text_key=x"],
          ["data.text_key: has no effect on files of the format text: t.txt"]),
         (["data.train=[c.csv]", "data.text_key=q", "objective={name: classification, text: q}"],
