@@ -23,7 +23,7 @@ from nlpkit.models import families
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format, hf_reading
 from nlpkit.models.formats.hf_format import vocabulary_size
-from nlpkit.models.layers.head import HEAD, OF_TOKENS, TaskHead, find_head, kind_of
+from nlpkit.models.layers.head import HEAD, OF_TOKENS, TaskHead, explain_unread, find_head, kind_of
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe.problems import in_words
@@ -152,6 +152,9 @@ def from_hf(
     """
     module = families.load_model(family)
     form = module.FORMAT
+    unread = explain_unread(module, settings.get("architectures") or ())
+    if unread and predicts is None:
+        raise FileError(f"{directory}/config.json: {unread}")
     settings = hf_reading.add_missing_folders(form, settings, allow_missing)
     try:
         config, state, unused, shapes = _match(family, settings, tensors)
@@ -165,7 +168,7 @@ def from_hf(
     head = find_head(module, settings.get("architectures") or (), tensors)
     needed = "" if predicts or (predicts is None and head is None) else form.body
     absent = [name for name in shapes if name not in state]
-    missing = _find_missing(form, directory, absent, allow_missing, needed)
+    missing = _find_missing(form, directory, absent, allow_missing, needed, unread)
     lacks_output = head is not None and not all(each.startswith(form.body) for each in missing)
     if predicts is None:  # what is not needed is not used
         missing = tuple(n for n in missing if head is None or has_tensor(module, head, n))
@@ -219,6 +222,7 @@ def _find_missing(
     names: Sequence[str],
     allowed: Sequence[str],
     needed: str,
+    unread: str,
 ) -> tuple[str, ...]:
     """Return transformers' names of missing parameters; raise `FileError` if one is required.
 
@@ -231,6 +235,8 @@ def _find_missing(
         for ours, n in theirs.items()
         if n[0].startswith(needed) and not hf_format.matches(patterns, ours, *n)
     ]
+    if unread and any(name.startswith(form.body) for name in wrong):  # by other names
+        raise FileError(f"{directory}/config.json: {unread}")
     if wrong:
         number = number_of(len(wrong), "tensors are missing")
         message = f"{directory}: {number}: {name_first(wrong)}"

@@ -15,6 +15,7 @@ from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.commands._options import Common
 from nlpkit.commands.finetune import Start, build_section, load_task
 from nlpkit.errors import FileError
+from nlpkit.runs.convert import convert
 from tests import _layouts
 from tests._families import oracle
 
@@ -43,6 +44,11 @@ T5 = {
     "num_heads": 4,
     "vocab_size": oracle.VOCAB,
 }
+XLM = {
+    "emb_dim": 32, "n_layers": 1, "n_heads": 4, "max_position_embeddings": 64,
+    "vocab_size": oracle.VOCAB,
+}  # fmt: skip
+XLNET = {"d_model": 32, "d_inner": 48, "n_layer": 1, "n_head": 4, "vocab_size": oracle.VOCAB}
 VIT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
 
 # A rotary setting as model cards advise it, beside the one that transformers 5 saves.
@@ -149,11 +155,51 @@ def test_layer_of_a_class_that_the_family_lacks_is_not_that_of_another(
 ) -> None:
     _save(tmp_path, f"{family}ForMultipleChoice", ENCODER, {})
     settings, tensors = hf_layout.read(tmp_path)
-    with pytest.raises(FileError, match=r"5 tensors are missing: lm_head\.bias, "):
-        hf_model.from_hf("roberta", tmp_path, settings, tensors)
     loaded = hf_model.from_hf("roberta", tmp_path, settings, tensors, predicts=False)
     assert loaded.head is None
     assert loaded.unexpected == ("classifier.bias", "classifier.weight")
+
+
+# Classes that are not read, and those with a task's layer that their families have.
+UNREAD = [
+    ("T5ForSequenceClassification", T5, "none"),
+    ("BartForQuestionAnswering", BART, "none"),
+    ("OpenAIGPTDoubleHeadsModel", GPT2, "OpenAIGPTForSequenceClassification"),
+    ("GPT2DoubleHeadsModel", GPT2, "GPT2ForSequenceClassification, GPT2ForTokenClassification, "
+     "GPT2ForQuestionAnswering"),
+    ("RobertaForMultipleChoice", ENCODER, "RobertaForSequenceClassification, "
+     "RobertaForTokenClassification, RobertaForQuestionAnswering"),
+    ("XLMForQuestionAnswering", XLM, "XLMForSequenceClassification, XLMForTokenClassification, "
+     "XLMForQuestionAnsweringSimple, XLMForMultipleChoice"),
+    ("XLNetForQuestionAnswering", XLNET, "XLNetForSequenceClassification, "
+     "XLNetForTokenClassification, XLNetForQuestionAnsweringSimple, XLNetForMultipleChoice"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "settings", "others"), UNREAD)
+def test_class_that_is_not_read_is_named_with_what_is_possible(
+    name: str, settings: dict, others: str, tmp_path: Path
+) -> None:
+    _save(tmp_path / "whole", name, settings, {})
+    theirs = getattr(transformers, name).from_pretrained(tmp_path / "whole")
+    theirs.base_model.save_pretrained(tmp_path / "body")
+    with pytest.raises(FileError) as raised:
+        convert(tmp_path / "whole", tmp_path / "out")
+    assert str(raised.value) == (
+        f"{tmp_path}/whole/config.json: {name} is not read; with a task's layer nlpkit "
+        f"reads of this family: {others}; to begin a run with its body, save that alone, "
+        "model.base_model.save_pretrained(DIR) in transformers, and set init_from: DIR"
+    )
+    content, tensors = hf_layout.read(tmp_path / "body")
+    family = hf_model.find_family(content, tmp_path)
+    hf_model.from_hf(family, tmp_path / "body", content, tensors, predicts=False)
+
+
+def test_start_on_a_class_whose_body_is_not_found_names_the_class(tmp_path: Path) -> None:
+    _save(tmp_path, "T5ForSequenceClassification", T5, {})
+    content, tensors = hf_layout.read(tmp_path)
+    with pytest.raises(FileError, match="T5ForSequenceClassification is not read; with a task"):
+        hf_model.from_hf("t5", tmp_path, content, tensors, predicts=False)
 
 
 def test_weights_of_eight_bits_are_refused(tmp_path: Path) -> None:

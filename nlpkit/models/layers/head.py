@@ -124,7 +124,7 @@ class TaskHead:
 # Ends of the names of transformers' classes with a task's layer.
 _CLASSES = (
     "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
-    "ForMultipleChoice",
+    "ForMultipleChoice", "DoubleHeadsModel",
 )  # fmt: skip
 # The layer of a family that has no model for a kind of task in transformers.
 _OWN = TaskHead("", "score", bias=False)
@@ -158,6 +158,20 @@ def find_head(
         return None
     own = [_OWN] if _OWN.names[HEAD] in tensors else []
     return next(iter([*named, *own, *heads]), None)
+
+
+def explain_unread(module: FamilyModel, architectures: Iterable[str]) -> str:
+    """Return which class with a task's layer is not read, and what is possible; "" without one."""
+    heads = [head for head in module.TASK_HEADS.values() if head.architecture]
+    for name in architectures:
+        if name.endswith(_CLASSES) and not any(head.is_of([name]) for head in heads):
+            known = ", ".join(head.class_for(module.FORMAT.architecture) for head in heads)
+            return (
+                f"{name} is not read; with a task's layer nlpkit reads of this family: "
+                f"{known or 'none'}; to begin a run with its body, save that alone, "
+                "model.base_model.save_pretrained(DIR) in transformers, and set init_from: DIR"
+            )
+    return ""
 
 
 def head_names(module: FamilyModel) -> list[tuple[str, str]]:
