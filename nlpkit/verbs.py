@@ -168,9 +168,6 @@ def _describe_error(error: Any) -> str:
         message = f"missing argument {' '.join(str(p.metavar) for p in rest if p.required)!r}"
     wrong = vars(error).get("option_name")
     if "possibilities" in vars(error):
-        for verb in context.command_path.split()[1:2]:  # none before the verb
-            if moved := vars(registry.load("commands", verb)).get("MOVED", {}).get(wrong):
-                return f"no option {wrong} here: {moved}"
         known = [name for each in context.command.params for name in each.opts]
         message = f"no option {wrong}{registry.suggest(wrong, [*known, '--help'])}"
     return f"{message[:1].lower()}{message[1:]} (see {context.command_path} --help)"

@@ -16,21 +16,6 @@ if TYPE_CHECKING:
     from nlpkit.generate.settings import Settings
     from nlpkit.train.log import Log
 
-# Options that are not of this verb -> what takes their place.
-MOVED = {
-    "--pairs": "nlpkit judge CKPT --pairs FILE…",
-    "--as": "nlpkit judge CKPT --pairs FILE… --as NAME",
-    "--surprisal": "nlpkit judge CKPT FILE… --surprisal OUT.tsv",
-    "--method": "nlpkit judge and nlpkit shots have it",
-    "--task": "nlpkit shots CKPT RECIPE",
-    "--shots": "nlpkit shots CKPT RECIPE --shots K",
-    "--seeds": "nlpkit shots CKPT RECIPE --shots K --seeds N",
-    "--show-prompt": "nlpkit shots CKPT RECIPE --show-prompt",
-    "--set": "nlpkit shots CKPT RECIPE --set KEY=VALUE",
-    "--option-score": "nlpkit shots CKPT RECIPE --set eval.prompt.option_score=NAME",
-    "--template": "nlpkit shots CKPT RECIPE --set eval.prompt.template=TEXT",
-}
-
 
 @dataclass(frozen=True)
 class Answers:

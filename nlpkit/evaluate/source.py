@@ -83,7 +83,7 @@ def find_data(
     ]
     log.info(f"held-out data: {name_first(read)}")
     if resolved is None:
-        return Source(inputs, config, part, cache, 0)
+        return Source(inputs, config, part, cache, int(opened.notes.get("seed", 0)))
     scored = resolved.recipe.eval
     generation = scored.model_dump(include={"beam", "length_penalty", "length_penalty_form"})
     return Source(inputs, config, part, cache, resolved.recipe.seed, scored.metrics, generation)

@@ -124,6 +124,7 @@ def write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress:
         "nlpkit": __version__,
         "objective": build.objective_notes(run.resolved, objective),
         "progress": progress,
+        "seed": run.resolved.recipe.seed,  # of the masks and the like that `nlpkit eval` draws
     }
     plain = weights
     if part.base_hash is not None:

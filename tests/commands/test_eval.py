@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from nlpkit import cli
-from nlpkit.commands.eval import MOVED
 from nlpkit.errors import UsageError
 from nlpkit.score import named
 from tests import _tiny, _tiny_tasks
@@ -308,9 +307,3 @@ def test_named_scores_import_no_torch() -> None:
     code = "import sys; from nlpkit.score import named; named.split(['f1']); "
     code += "assert not {'torch', 'pydantic'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_option_of_another_verb_is_named_with_it(capsys: pytest.CaptureFixture) -> None:
-    for option, place in MOVED.items():
-        assert cli.run(["eval", "runs/x", option, "y"]) == 2
-        assert capsys.readouterr().err == f"nlpkit: no option {option} here: {place}\n"

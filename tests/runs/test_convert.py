@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from nlpkit import disk
+from nlpkit import cli, disk
 from nlpkit.checkpoints import any_layout, hf_layout, peft_layout
 from nlpkit.errors import FileError, UsageError
 from nlpkit.runs.convert import Options, convert
@@ -62,6 +62,21 @@ def test_convert_without_change_of_precision_is_exact(family: str, tmp_path: Pat
     assert first.keys() == second.keys() == load_file(tmp_path / "base" / hf_layout.WEIGHTS).keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert AutoConfig.from_pretrained(tmp_path / "again").dtype == torch.bfloat16
+
+
+def test_converted_checkpoint_is_evaluated_with_the_seed_of_its_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    recipe, run = _tiny.write(tmp_path, documents=30), tmp_path / "run"
+    _tiny.pretrain(recipe, run, "seed=7", "train.steps=2", "train.eval_every=2")
+    convert(run, tmp_path / "out")
+    convert(tmp_path / "out", tmp_path / "again")
+    losses = []
+    for name in ("run", "out", "again"):
+        words = ["eval", str(tmp_path / name), "--data", str(tmp_path / "valid.txt"), "--json"]
+        assert cli.run(words) == 0
+        losses.append(json.loads(capsys.readouterr().out)["loss"])
+    assert len({*losses}) == 1, losses
 
 
 def test_convert_keeps_what_the_checkpoint_says_of_itself(tmp_path: Path) -> None:
