@@ -83,15 +83,11 @@ def is_inside(name: str) -> bool:
     return PurePath(*parts).as_posix() == name and ".." not in parts and name[:1] not in "/."
 
 
-def find_newest_valid(
-    run: Path,
-    info: Callable[[str], None],
-    find_problem: Callable[[Path], str | None] = find_corruption,
-) -> Checkpoint:
+def find_newest_valid(run: Path, info: Callable[[str], None]) -> Checkpoint:
     """Return the newest valid checkpoint.
 
     `info` is called for each damaged newer checkpoint, which is renamed to `damaged-step-…`, so
-    that the run can save this step again. `find_problem` returns what is wrong with a checkpoint.
+    that the run can save this step again.
 
     Raises:
         FileError: there is none, or all are damaged.
@@ -99,7 +95,7 @@ def find_newest_valid(
     checkpoints = list_directories(run)
     problems: list[tuple[Path, str]] = []
     for checkpoint in checkpoints:
-        problem = find_problem(checkpoint.path)
+        problem = find_corruption(checkpoint.path)
         if problem is None:
             for path, cause in problems:
                 info(

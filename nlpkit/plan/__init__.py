@@ -55,7 +55,8 @@ def make(
         from nlpkit.runs import frozen
 
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(where), log)
-    fitted, asked = fit_memory.recorded(RunDirectory(run_path), None), resolved.recipe.train
+    asked = resolved.recipe.train
+    fitted = fit_memory.recorded(fit_memory.find_status(RunDirectory(run_path)))
     if fitted is None and asked.memory is not None and not measure:
         log.warn("train.memory is ignored, because nothing is measured")
     elif fitted is None and asked.memory is not None:

@@ -22,7 +22,7 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs.fastest_precision import PRECISION, Precision, keep_or_probe
 from nlpkit.runs.planned import Planned, plan
-from nlpkit.runs.resume import find_problem, read_state
+from nlpkit.runs.resume import read_state
 from nlpkit.runs.run import FITTED, Data, ModelPart, from_first
 from nlpkit.runs.trial import measure
 from nlpkit.train import recompute
@@ -50,28 +50,28 @@ class Fitted(NamedTuple):
         )
 
 
-def recorded(directory: RunDirectory, resumed: Path | None) -> Fitted | None:
-    """Return what was chosen at the start of this run, or of the run of a checkpoint."""
-    found: object = None
-    if files.list_checkpoints(directory.path):
-        found = directory.status().get(FITTED)
-    elif resumed is not None and resumed.exists() and find_problem(resumed) is None:
-        found = read_state(resumed, "")[0].get(FITTED)
-    if isinstance(found, list) and [*map(type, found)] == [int, bool, int]:
-        return Fitted(*found)
-    return None
-
-
-def find_status(directory: RunDirectory, resumed: Path | None) -> JsonObject:
-    """Return `run.json`, for a run that begins with a checkpoint with the precision of that."""
+def find_status(directory: RunDirectory, resumed: Path | None = None) -> JsonObject:
+    """Return `run.json`; a run that begins with a checkpoint keeps what was chosen for that."""
     status = directory.status()
-    if resumed is not None and PRECISION not in status:
+    if files.list_checkpoints(directory.path):
+        return status
+    status[FITTED] = None  # of a start that ended early
+    if resumed is not None:
         with suppress(FileError):  # it is refused later
             saved = read_state(resumed, "")[0]
             # Older checkpoints do not have it, but the run that they lie in.
             before = RunDirectory(resumed.resolve().parent.parent).status()
-            status[PRECISION] = saved.get(PRECISION, before.get(PRECISION))
+            status.setdefault(PRECISION, saved.get(PRECISION, before.get(PRECISION)))
+            status[FITTED] = saved.get(FITTED)
     return status
+
+
+def recorded(status: JsonObject) -> Fitted | None:
+    """Return what was chosen at the start of the run with this `find_status`."""
+    found = status.get(FITTED)
+    if isinstance(found, list) and [*map(type, found)] == [int, bool, int]:
+        return Fitted(*found)
+    return None
 
 
 def find(
@@ -80,51 +80,39 @@ def find(
     accelerator: Accelerator,
     part: ModelPart,
     data: Data,
-    resumed: Path | None,
+    status: JsonObject,
     note: Callable[[str], None],
 ) -> Fitted | None:
     """Return what was chosen when the run began, or is now; None without `train.memory`.
 
-    All processes call it together.
+    All processes call it together; `status` is that of `find_status`.
 
     Raises:
-        UsageError: no batch fits; parameters are sharded, and nothing was chosen before.
+        UsageError: no batch fits; parameters are sharded, and nothing was chosen before; or a step
+            is not a multiple of the batch that was chosen.
     """
     settings, processes = resolved.recipe.train, accelerator.num_processes
     if settings.memory is None and settings.tokens_per_batch is not None:
         return None
-    if files.list_checkpoints(directory.path):
-        found = _check_size(recorded(directory, None), settings)
-        if found is not None:
-            note(f"batches of {found.tokens_per_batch:,} tokens, as at the start of this run")
+    if found := recorded(status):
+        size = found.tokens_per_batch
+        if settings.tokens_per_step and settings.tokens_per_step % size:
+            raise UsageError(
+                f"train.tokens_per_step: {settings.tokens_per_step} is not a multiple of the batch "
+                f"of {size} tokens that train.memory chose when the run began; give another "
+                "number, or train.tokens_per_batch with train.memory: null"
+            )
+        note(f"batches of {size:,} tokens, as at the start of this run")
         return found
-    if settings.memory is not None and is_sharded(processes):
+    if settings.memory is None or files.list_checkpoints(directory.path):
+        return None
+    if is_sharded(processes):
         raise UsageError(
             "train.memory: measures a whole model, and FSDP shards it; set train.tokens_per_batch"
         )
-
-    def decide() -> Fitted | None:
-        found = _check_size(recorded(directory, resumed), settings)
-        if found is not None or settings.memory is None:
-            return found
-        precision = keep_or_probe(
-            resolved, find_status(directory, resumed), accelerator.device
-        ).name
-        chosen = resolved, part, data, accelerator.device
-        return choose(*chosen, precision=precision, processes=processes, note=note)
-
-    return from_first(decide)
-
-
-def _check_size(found: Fitted | None, settings: Config) -> Fitted | None:
-    """Return what was chosen; raise `UsageError` if a step is not a multiple of it."""
-    if found and settings.tokens_per_step and settings.tokens_per_step % found.tokens_per_batch:
-        raise UsageError(
-            f"train.tokens_per_step: {settings.tokens_per_step} is not a multiple of the batch of "
-            f"{found.tokens_per_batch} tokens that train.memory chose when the run began; give "
-            "another number, or train.tokens_per_batch with train.memory: null"
-        )
-    return found
+    precision = keep_or_probe(resolved, status, accelerator.device).name
+    chosen = resolved, part, data, accelerator.device
+    return from_first(lambda: choose(*chosen, precision=precision, processes=processes, note=note))
 
 
 def candidates(planned: Planned, processes: int) -> list[int]:

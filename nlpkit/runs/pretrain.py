@@ -129,7 +129,7 @@ def prepare(
         from nlpkit.runs import fit_memory
 
         status = fit_memory.find_status(directory, resumed)
-        fitted = fit_memory.find(resolved, directory, accelerator, part, data, resumed, log.info)
+        fitted = fit_memory.find(resolved, directory, accelerator, part, data, status, log.info)
         settings = fitted.settings(settings) if fitted else settings
     stream = make_stream(settings)(data.examples)
     settings = resolve_steps(settings, stream)

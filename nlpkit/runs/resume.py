@@ -22,7 +22,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.runs import vocabulary
 from nlpkit.runs.run import Run, from_first
-from nlpkit.runs.save import find_not_finite, state_text, write_start
+from nlpkit.runs.save import state_text, write_start
 from nlpkit.train import whole_tensors
 from nlpkit.train.state import State
 
@@ -224,8 +224,8 @@ def _find_checkpoint(run: Run, named: Path | None) -> files.Checkpoint:
     if named is None or (
         begun and run.directory.status().get("resumed_from") == str(named.resolve())
     ):
-        return integrity.find_newest_valid(path, run.log.warn, find_problem)
-    if problem := find_problem(named):
+        return integrity.find_newest_valid(path, run.log.warn)
+    if problem := integrity.find_corruption(named):
         raise FileError(f"{named}: not a valid checkpoint: {problem}")
     step = read_state(named, run.settings.best_by)[1].step
     if begun and begun[0].step > step:
@@ -265,19 +265,3 @@ def _numbers(state: State) -> list[object]:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-
-
-def find_problem(path: Path) -> str | None:
-    """Return the first problem of a checkpoint's files or weights, or None."""
-    if problem := integrity.find_corruption(path):
-        return problem
-    for file in sorted(path.rglob("*.safetensors")):
-        if file.name == files.OPTIMIZER_STATE:
-            continue
-        try:
-            name = find_not_finite(load_file(file))
-        except (SafetensorError, OSError):  # the reader of the weights says what is wrong
-            continue
-        if name:
-            return f"weights of {name} are not finite: the training diverged before it was saved"
-    return None

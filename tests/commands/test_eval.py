@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit import cli
 from nlpkit.errors import UsageError
 from nlpkit.score import named
 from tests import _tiny, _tiny_tasks

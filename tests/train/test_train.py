@@ -1,6 +1,5 @@
 """The loop: what it computes, and that a stopped run goes on as if it had not been stopped."""
 
-import hashlib
 import json
 import math
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from nlpkit import cli
@@ -441,36 +440,6 @@ def test_all_damaged_is_an_error_and_never_a_fresh_start(whole, stopped, tmp_pat
         _tiny.pretrain(path, tmp_path)
 
 
-def _make_infinite(checkpoint: Path) -> None:
-    """Put one infinite weight into a checkpoint, as earlier versions saved them: sealed."""
-    file = checkpoint / "model.safetensors"
-    weights = load_file(file)
-    weights[sorted(weights)[0]].view(-1)[3] = math.inf
-    save_file(weights, file, metadata={"format": "pt"})
-    manifest = json.loads((checkpoint / "manifest.json").read_text("utf-8"))
-    raw = file.read_bytes()
-    digest = hashlib.sha256(raw).hexdigest()
-    manifest["files"][file.name] = {"bytes": len(raw), "sha256": digest}
-    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
-
-
-def test_sealed_checkpoint_of_infinite_weights_gives_way_to_the_last_finite_one(
-    whole, stopped, tmp_path: Path, capsys
-) -> None:
-    path, run = whole
-    stopped(40, tmp_path)
-    newest, before = files.list_checkpoints(tmp_path)[:2]
-    _make_infinite(newest.path)
-    assert integrity.find_corruption(newest.path) is None
-    place = _tiny.pretrain(path, tmp_path, verbosity=NORMAL)
-    err = capsys.readouterr().err
-    assert f"{newest.path} is damaged (weights of " in err
-    assert "are not finite" in err
-    assert f"resuming from {before.path} (step {before.step})" in err
-    assert _tiny.metrics(tmp_path) == _tiny.metrics(run)
-    assert _same_bits(place, files.read_pointer(run, "latest"))
-
-
 def test_best_checkpoint_is_linked_again_where_a_damaged_one_was_the_best(tmp_path: Path) -> None:
     path, run = _tiny.write(tmp_path, documents=30), tmp_path / "run"
     sets = ("train.steps=3", "train.save_every=1", "train.eval_every=3", "train.keep=1")
@@ -486,19 +455,6 @@ def test_best_checkpoint_is_linked_again_where_a_damaged_one_was_the_best(tmp_pa
     _tiny.pretrain(path, run, *sets, allow_change=True)
     assert [c.step for c in files.list_checkpoints(run)] == [3, 1]
     assert files.read_pointer(run, "best") == files.checkpoint_path(run, 1).resolve()
-
-
-def test_run_of_infinite_checkpoints_alone_is_an_error_that_says_so(
-    whole, stopped, tmp_path: Path
-) -> None:
-    path, _ = whole
-    stopped(40, tmp_path)
-    saved = files.list_checkpoints(tmp_path)
-    for found in saved:
-        _make_infinite(found.path)
-    with pytest.raises(FileError, match=r"checkpoints are damaged: .* are not finite"):
-        _tiny.pretrain(path, tmp_path)
-    assert files.list_checkpoints(tmp_path) == saved
 
 
 def test_checkpoint_without_a_manifest_is_put_aside_and_named(
