@@ -21,7 +21,7 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from nlpkit.checkpoints import hf_layout, hf_writing, peft_layout
+from nlpkit.checkpoints import hf_layout, hf_writing
 from nlpkit.models import (
     albert,
     bart,
@@ -49,6 +49,8 @@ from nlpkit.models import (
 )
 from nlpkit.models.adapter_config import Config
 from nlpkit.models.cpm_ant.model import Model as CpmAnt
+from nlpkit.runs import adapters
+from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers.cpm_ant import SPECIAL_TOKENS, Tokenizer
 from tests import _tiny
 from tests._formats import to_hf
@@ -216,8 +218,8 @@ def write_adapters(
     settings, tensors = hf_layout.read(base_path)
     hf_writing.write_settings(directory, settings)
     Tokenizer(WORDS).save(directory)
-    made = peft_layout.Adapters(family, config, targets, base_path)
-    peft_layout.write(directory, made, model.state_dict(), tensors)
+    part = ModelPart(family, CONFIGS[family], None, base_path, lora=config, targets=targets)
+    adapters.write(directory, part, model.state_dict(), tensors, len(WORDS))
 
 
 def tuning_recipe(folder: Path, start: Path, *lines: str) -> Path:

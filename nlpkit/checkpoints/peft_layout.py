@@ -1,125 +1,26 @@
 """LoRA adapters in peft's layout: `adapter_config.json` and `adapter_model.safetensors`.
 
-nlpkit writes them with the `config.json` of the merged model, and merges them into their base when
-it reads them. Adapters that another program wrote are merged by `checkpoints/foreign_adapters.py`.
+nlpkit writes them with the `config.json` of the merged model (`runs/adapters.py`), and merges them
+into their base when it reads them. Adapters that another program wrote are merged by
+`checkpoints/foreign_adapters.py`.
 """
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
-from torch.nn import functional as F
 
-from nlpkit.checkpoints import hf_layout, hf_writing
+from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.format import HfFormat
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
 from nlpkit.models import families, lora
-from nlpkit.models.adapter_config import Config
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_reading import current_name
-from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE, head_names, task_head
+from nlpkit.models.layers.head import head_names
 
-# peft's `task_type` by the kind of task; other layers have none.
-_TASK_TYPES = {
-    SEQUENCE: "SEQ_CLS",
-    CHOICE: "SEQ_CLS",
-    "token_classification": "TOKEN_CLS",
-    "question_answering": "QUESTION_ANS",
-}
 SETTINGS, WEIGHTS = hf_layout.ADAPTERS, "adapter_model.safetensors"
-_PREFIX = "base_model.model."  # of the names of all tensors in peft's file
-
-
-@dataclass(frozen=True)
-class Adapters:
-    """The adapters of a run: which layers have them, and the checkpoint that they change."""
-
-    family: str
-    config: Config
-    targets: Mapping[str, str]  # our names of the layers with transformers'
-    base: Path
-    head_kind: str = SEQUENCE  # the kind of task of the output layer
-
-
-def write(
-    directory: Path,
-    adapters: Adapters,
-    weights: Mapping[str, Tensor],
-    merged: Mapping[str, Tensor],
-    *,
-    grown: bool = False,
-) -> None:
-    """Write `adapter_config.json` and `adapter_model.safetensors` in the format of peft.
-
-    Args:
-        weights: the model's state dict; the adapters and the task's output layer are saved.
-        merged: all tensors of the model without adapters by transformers' names.
-        grown: the vocabulary is larger than that of the base: the tables are saved, too.
-    """
-    targets, config = adapters.targets, adapters.config
-    module = families.load_model(adapters.family)
-    form = module.FORMAT
-    merged = {current_name(form, name): tensor for name, tensor in merged.items()}
-    layers = {ours: lora.in_memory(form, theirs) for ours, theirs in targets.items()}
-    tensors = {
-        f"{layer}.{matrix}": weights[name]
-        for ours, layer in layers.items()
-        for matrix, name in lora.name_matrices(ours).items()
-    }
-    heads = task_head(module, adapters.head_kind).names if HEAD in weights else {}
-    tensors |= {theirs: weights[ours] for ours, theirs in heads.items()}
-    outputs: list[str] = []
-    if lora.TABLE in targets:
-        outputs = [] if heads else find_tied_outputs(form, weights)
-        rows = len(merged[hf_format.names_of(form, lora.TABLE)[0].theirs])
-        tensors |= _pad_table(tensors, layers[lora.TABLE], outputs, rows)
-    if grown:
-        layer = targets.get(lora.TABLE)
-        names = {f"{layer}.weight": f"{layer}.base_layer.weight"}
-        tables = lora.table_names(form, families.load(adapters.family).VOCABULARY).values()
-        tensors |= {names.get(name, name): merged[name] for name in tables if name in merged}
-    settings = {
-        "peft_type": "LORA",
-        "task_type": task_type(form, adapters.head_kind if heads else None),
-        "base_model_name_or_path": str(adapters.base),
-        **{"r": config.rank, "lora_alpha": config.alpha, "lora_dropout": config.dropout},
-        "target_modules": [*layers.values(), *outputs],
-        "fan_in_fan_out": any(lora.is_transposed(form, theirs) for theirs in targets.values()),
-        "bias": "none",
-        "modules_to_save": sorted({n.partition(".")[0] for n in heads.values()}) or None,
-        "inference_mode": True,
-    }
-    (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    tensors = {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
-    hf_writing.save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
-
-
-def task_type(form: HfFormat, head_kind: str | None) -> str | None:
-    """Return peft's name of the task of a layer, or of a language model; an encoder has none."""
-    if head_kind is not None:
-        return _TASK_TYPES.get(head_kind)
-    if form.architecture.endswith(("ForConditionalGeneration", "MTModel")):
-        return "SEQ_2_SEQ_LM"
-    return "CAUSAL_LM" if form.architecture.endswith(("ForCausalLM", "LMHeadModel")) else None
-
-
-def _pad_table(
-    tensors: Mapping[str, Tensor], layer: str, outputs: Iterable[str], rows: int
-) -> dict[str, Tensor]:
-    """Return the adapter of the table of tokens as peft wants it.
-
-    A has a column for each of the `rows` of transformers' table, which may have soft prompts. An
-    output layer whose weight is the table has the same adapter, with A and B in turned places.
-    """
-    a, b = (tensors[f"{layer}.{name}"] for name in (lora.TABLE_A, lora.TABLE_B))
-    found = {f"{layer}.{lora.TABLE_A}": F.pad(a, (0, rows - a.shape[1]))}
-    for output in outputs:
-        found[f"{output}.lora_A.weight"] = b.T.contiguous()
-        found[f"{output}.lora_B.weight"] = a.T.contiguous()
-    return found
+PREFIX = "base_model.model."  # of the names of all tensors in peft's file
 
 
 def find_tied_outputs(form: HfFormat, weights: Iterable[str]) -> list[str]:
@@ -137,8 +38,7 @@ def read_state(
     Raises:
         FileError: an adapter is missing.
     """
-    tensors, module = read_tensors(directory), families.load_model(family)
-    form = module.FORMAT
+    tensors, form = read_tensors(directory), families.load_model(family).FORMAT
     try:
         state = {
             name: tensors[f"{lora.in_memory(form, theirs)}.{matrix}"]
@@ -150,12 +50,19 @@ def read_state(
     table_a = lora.name_matrices(lora.TABLE)[lora.TABLE_A]
     if table_a in state:
         state[table_a] = state[table_a][:, :vocab_size].clone()
-    state |= {ours: tensors[theirs] for ours, theirs in head_names(module) if theirs in tensors}
-    for ours, theirs in lora.table_names(form, families.load(family).VOCABULARY).items():
-        if theirs in tensors:
-            # Rows after the vocabulary are not tokens; they are soft prompts, for example.
-            state[ours] = tensors[theirs][:vocab_size].clone()
-    return lora.rename_adapted(state, targets)
+    return lora.rename_adapted(state | read_saved(tensors, family, vocab_size), targets)
+
+
+def read_saved(
+    tensors: Mapping[str, Tensor], family: str, vocab_size: int | None = None
+) -> dict[str, Tensor]:
+    """Return the task's output layer and the tables that are among the tensors, by our names."""
+    module = families.load_model(family)
+    state = {ours: tensors[theirs] for ours, theirs in head_names(module) if theirs in tensors}
+    tables = lora.table_names(module.FORMAT, families.load(family).VOCABULARY)
+    # Rows after the vocabulary are not tokens; they are soft prompts, for example.
+    saved = {ours: tensors[theirs] for ours, theirs in tables.items() if theirs in tensors}
+    return state | {ours: table[:vocab_size].clone() for ours, table in saved.items()}
 
 
 def is_own(adapter: JsonMapping) -> bool:
@@ -218,13 +125,13 @@ def drop_copies(form: HfFormat, tensors: dict[str, Tensor], names: Mapping[str, 
             del tensors[copy]
 
 
-def read_tensors(directory: Path) -> dict[str, Tensor]:
+def read_tensors(directory: Path, prefix: str = PREFIX) -> dict[str, Tensor]:
     """Return the tensors of adapters, by the names of transformers and LoRA without peft's own."""
     path, pickled = directory / WEIGHTS, directory / "adapter_model.bin"
     path = pickled if pickled.is_file() and not path.is_file() else path
     tensors = hf_layout.load_tensors(path)
     hf_layout.check_dtypes(path, tensors)
     return {
-        name.removeprefix(_PREFIX).replace(".base_layer.", "."): tensor
+        name.removeprefix(prefix).replace(".base_layer.", "."): tensor
         for name, tensor in tensors.items()
     }

@@ -3,90 +3,35 @@
 The settings are those of peft's `PromptTuningConfig`. Beside the embeddings of the virtual tokens
 the file has the task's output layer, and the tables if the vocabulary has grown. Nothing can be
 merged into the base: the model that opens them gets the virtual tokens (`models/soft_prompt.py`).
+`runs/adapters.py` writes them.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from torch import Tensor
 
-from nlpkit.checkpoints import hf_layout, hf_writing
+from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_layout import (
-    SETTINGS,
     WEIGHTS,
     drop_copies,
     find_names,
     is_own,
+    read_saved,
     read_tensors,
-    task_type,
 )
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
-from nlpkit.models import families, lora
-from nlpkit.models.config import ModelConfig
-from nlpkit.models.layers.head import HEAD, head_names, task_head
+from nlpkit.models import families
 from nlpkit.models.soft_prompt import NAME
 
-_KIND = "PROMPT_TUNING"
-_PREFIX = "base_model."  # of the names of the base's tensors in peft's file
-_ROWS = "prompt_embeddings"
-
-
-@dataclass(frozen=True)
-class Made:
-    """What is written of a soft prompt beside its weights."""
-
-    family: str
-    config: ModelConfig
-    base: Path
-    head_kind: str
-    text: str | None  # whose words it began with
-    grown: bool  # the vocabulary is larger than that of the base: the tables are saved, too
-
-
-def write(
-    directory: Path, made: Made, weights: Mapping[str, Tensor], merged: Mapping[str, Tensor]
-) -> None:
-    """Write the two files of peft.
-
-    Args:
-        weights: the model's state dict; the soft prompt and the task's output layer are saved.
-        merged: the tensors of the model by transformers' names.
-    """
-    module = families.load_model(made.family)
-    rows = weights[NAME]
-    heads = task_head(module, made.head_kind).names if HEAD in weights else {}
-    tensors = {theirs: weights[ours] for ours, theirs in heads.items()}
-    if made.grown:
-        vocabulary = families.load(made.family).VOCABULARY
-        tables = lora.table_names(module.FORMAT, vocabulary).values()
-        tensors |= {name: merged[name] for name in tables if name in merged}
-    kind = task_type(module.FORMAT, made.head_kind if heads else None)
-    settings = {
-        "peft_type": _KIND,
-        "task_type": kind or "FEATURE_EXTRACTION",  # peft wants one; this adds nothing
-        "base_model_name_or_path": str(made.base),
-        "num_virtual_tokens": len(rows),
-        "token_dim": rows.shape[1],
-        "num_transformer_submodules": 1,
-        "num_attention_heads": made.config.setting("num_heads"),
-        "num_layers": made.config.setting("num_layers"),
-        "prompt_tuning_init": "RANDOM" if made.text is None else "TEXT",
-        "prompt_tuning_init_text": made.text,
-        "tokenizer_name_or_path": None if made.text is None else str(made.base),
-        "modules_to_save": sorted({n.partition(".")[0] for n in heads.values()}) or None,
-        "inference_mode": True,
-    }
-    (directory / SETTINGS).write_text(json.dumps(settings, indent=2) + "\n", encoding="utf-8")
-    named = {_ROWS: rows} | {f"{_PREFIX}{name}": tensor for name, tensor in tensors.items()}
-    hf_writing.save_tensors(directory / WEIGHTS, named, {"format": "pt"})
+KIND = "PROMPT_TUNING"
+PREFIX = "base_model."  # of the names of the base's tensors in peft's file
+ROWS = "prompt_embeddings"
 
 
 def is_prompt(adapter: JsonMapping | None) -> bool:
     """Return whether this `adapter_config.json` is that of a soft prompt."""
-    return adapter is not None and adapter.get("peft_type") == _KIND
+    return adapter is not None and adapter.get("peft_type") == KIND
 
 
 def read_rows(directory: Path) -> Tensor | None:
@@ -98,10 +43,10 @@ def read_rows(directory: Path) -> Tensor | None:
     adapter = hf_layout.read_adapters(directory) if directory.is_dir() else None
     if adapter is None or not is_prompt(adapter):
         return None
-    rows, count = read_tensors(directory).get(_ROWS), adapter.get("num_virtual_tokens")
+    rows, count = read_tensors(directory).get(ROWS), adapter.get("num_virtual_tokens")
     if rows is None or rows.ndim != 2 or not isinstance(count, int) or not 0 < count <= len(rows):
         raise FileError(
-            f"{directory / WEIGHTS}: {_ROWS} of {count} virtual tokens are missing or of another "
+            f"{directory / WEIGHTS}: {ROWS} of {count} virtual tokens are missing or of another "
             "size"
         )
     return rows[:count].clone()  # peft has as many again for a decoder, which it does not use
@@ -109,11 +54,7 @@ def read_rows(directory: Path) -> Tensor | None:
 
 def read_state(directory: Path, family: str) -> dict[str, Tensor]:
     """Return what is trained, or new in the tables, by our names: a part of the state dict."""
-    tensors, module = _read_others(directory), families.load_model(family)
-    state = {ours: tensors[theirs] for ours, theirs in head_names(module) if theirs in tensors}
-    tables = lora.table_names(module.FORMAT, families.load(family).VOCABULARY)
-    state |= {ours: tensors[theirs] for ours, theirs in tables.items() if theirs in tensors}
-    rows = read_rows(directory)
+    state, rows = read_saved(_read_others(directory), family), read_rows(directory)
     return state if rows is None else {**state, NAME: rows}
 
 
@@ -131,5 +72,5 @@ def merge(
 
 def _read_others(directory: Path) -> dict[str, Tensor]:
     """Return the tensors of a directory that are those of a model, by transformers' names."""
-    found = read_tensors(directory)
-    return {name.removeprefix(_PREFIX): each for name, each in found.items() if name != _ROWS}
+    found = read_tensors(directory, PREFIX)
+    return {name: tensor for name, tensor in found.items() if name != ROWS}

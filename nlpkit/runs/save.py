@@ -145,7 +145,7 @@ def write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress:
     else:
         notes["base"] = part.base_hash
         hf_writing.write_settings(directory, settings)
-        adapters.write(run, directory, weights, tensors)
+        adapters.write(directory, part, weights, tensors, run.data.vocab_size)
     hf_writing.write_notes(directory, notes)
     for name, text in objective.checkpoint_files().items():
         (directory / name).write_text(text, encoding="utf-8")

@@ -56,6 +56,7 @@ class VirtualTokens:
     count: int = 0  # P, without `rows`
     ids: Sequence[int] = ()  # whose embeddings they have at first; empty: of random tokens
     resumed: bool = False  # the rows are those of the run itself
+    text: str | None = None  # that the recipe names
 
     def add(self, model: Any) -> None:
         """Freeze the model, and give it the virtual tokens."""
@@ -143,8 +144,8 @@ def _complete(start: VirtualTokens, settings: Settings, tokenizer: Tokenizer) ->
                 f"prompt: the soft prompt of the checkpoint has its {len(start.rows)} virtual "
                 "tokens; remove the section"
             )
-        return replace(start, count=len(start.rows))
+        return replace(start, count=len(start.rows), text=text)
     ids = () if text is None else tuple(tokenizer.encode(text))
     if text is not None and not ids:
         raise UsageError(f"prompt.text: {text!r} has no tokens")
-    return replace(start, count=tokens or _TOKENS, ids=ids)
+    return replace(start, count=tokens or _TOKENS, ids=ids, text=text)
