@@ -14,14 +14,15 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification
 
 from nlpkit import cli
-from nlpkit.checkpoints import hf_layout, peft_layout
+from nlpkit.checkpoints import hf_layout, peft_layout, prompt_layout
 from nlpkit.errors import FileError, UsageError
-from nlpkit.models import word2vec
-from nlpkit.runs import soft_prompts
+from nlpkit.models import families, soft_prompt, word2vec
+from nlpkit.runs import adapters, soft_prompts
 from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.runs.run import ModelPart
 from tests import _adapters, _processes, _tiny, _tiny_tasks
+from tests._formats import to_hf
 
 TUNE = ("train.tune=prompt", "prompt.tokens=6", "train.weight_decay=0.5")
 LM = _tiny_tasks.HEAD.replace(".jsonl", ".txt") + (
@@ -65,6 +66,18 @@ def test_soft_prompt_of_a_language_model_opens_in_peft(start, tmp_path: Path) ->
     assert _tiny.command("eval", last).returncode == 0
     written = _tiny.command("generate", last, "-", stdin="花天地\n")
     assert written.returncode == 0, written.stderr
+
+
+def test_tables_in_the_file_of_a_soft_prompt_are_read_again(tmp_path: Path) -> None:
+    # LLaMA's own names begin with `model.`, as what peft puts before all names of adapters ends.
+    config = _adapters.CONFIGS["llama"]
+    model = families.load_model("llama").Model(config, 12, "auto")
+    prompt = soft_prompts.VirtualTokens(count=2)
+    part = ModelPart("llama", config, None, tmp_path, rows=10, prompt=prompt)
+    tensors = to_hf("llama", config, model.state_dict())[1]
+    adapters.write(tmp_path, part, {soft_prompt.NAME: torch.ones(2, 32)}, tensors, 12)
+    found = prompt_layout.read_state(tmp_path, "llama")
+    assert torch.equal(found["token_embedding"], model.token_embedding)
 
 
 @pytest.mark.slow
