@@ -30,11 +30,6 @@ class Original(NamedTuple):
     settings: Path
 
 
-def _readers() -> list[Any]:
-    names = [f"nlpkit.models.{name}.original" for name in registry.names("models")]
-    return [importlib.import_module(name) for name in names if find_spec(name) is not None]
-
-
 def find_original(path: Path, settings: Path | None = None) -> Original | None:
     """Return the original release at `path`, or None if there is none.
 
@@ -45,7 +40,8 @@ def find_original(path: Path, settings: Path | None = None) -> Original | None:
     Raises:
         FileError: the settings of the release are missing, or several files match.
     """
-    for module in _readers():
+    names = [f"nlpkit.models.{name}.original" for name in registry.names("models")]
+    for module in (importlib.import_module(name) for name in names if find_spec(name)):
         if path.is_dir():
             if any(
                 (path / name).exists()

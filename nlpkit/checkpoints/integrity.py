@@ -38,21 +38,19 @@ def has_hash(paths: Sequence[Path], sha256: object) -> bool:
     return sha256 == hash_weights(paths) or sha256 == file_sha256(*paths)
 
 
-def find_corruption(path: Path) -> str | None:
-    """Return the first problem of a checkpoint's files, or None if all hashes match."""
-    if not (path / MANIFEST).is_file():  # a pipe is no file: reading it would block
-        return f"{MANIFEST} is missing"
-    return _find_problem(path, resumable=True)
-
-
 def verify(path: Path) -> None:
     """Raise `FileError` if a file that an opened model needs is not as its manifest says."""
-    if (path / MANIFEST).is_file() and (problem := _find_problem(path, resumable=False)):
+    if (path / MANIFEST).is_file() and (problem := find_corruption(path, resumable=False)):
         raise FileError(f"{path}: {problem}")
 
 
-def _find_problem(path: Path, resumable: bool) -> str | None:
-    """Return the first problem; where the run is not `resumable`, its state is not looked at."""
+def find_corruption(path: Path, resumable: bool = True) -> str | None:
+    """Return the first problem of a checkpoint's files, or None if all hashes match.
+
+    Where the run is not `resumable`, its state is not looked at.
+    """
+    if not (path / MANIFEST).is_file():  # a pipe is no file: reading it would block
+        return f"{MANIFEST} is missing"
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
         files, state = dict(manifest["files"]), (TRAINING, OPTIMIZER_STATE)

@@ -5,7 +5,6 @@ in float32. Cards that do not multiply bf16 are not here, since nlpkit computes 
 """
 
 import math
-from dataclasses import dataclass
 
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
@@ -16,33 +15,26 @@ from nlpkit.registry import suggest
 UTILIZATION = 0.4
 
 
-@dataclass(frozen=True)
-class Card:
-    """Peak in 10^12 FLOP/s, memory in 10^9 bytes."""
-
-    tera_flops: float
-    gigabytes: float
-
-
-CARDS = {
-    "rtx3090": Card(71, 24),  # NVIDIA, Ampere GA102 GPU Architecture
-    "rtx4090": Card(165.2, 24),  # NVIDIA, Ada GPU Architecture
-    "a10": Card(125, 24),  # NVIDIA, A10 data sheet
-    "a40": Card(149.7, 48),  # NVIDIA, A40 data sheet
-    "l4": Card(121, 24),  # NVIDIA, L4 data sheet: 242 with sparsity
-    "l40s": Card(362.05, 48),  # NVIDIA, L40S data sheet
-    "a100": Card(312, 80),  # NVIDIA, A100 80GB data sheet
-    "h100": Card(989.4, 80),  # NVIDIA, H100 Tensor Core GPU Architecture: SXM5
-    "h100-pcie": Card(756, 80),  # NVIDIA, H100 PCIe data sheet: 1,513 with sparsity
-    "h200": Card(989.4, 141),  # NVIDIA, H200 SXM data sheet: 1,979 with sparsity
-    "b200": Card(2250, 180),  # NVIDIA, HGX B200: 36 PFLOP/s with sparsity on 8 cards
-    "mi250x": Card(383, 128),  # AMD, Instinct MI250X data sheet
-    "mi300x": Card(1307.4, 192),  # AMD, Instinct MI300X data sheet
+# Peak in 10^12 FLOP/s, memory in 10^9 bytes.
+CARDS: dict[str, tuple[float, float]] = {
+    "rtx3090": (71, 24),  # NVIDIA, Ampere GA102 GPU Architecture
+    "rtx4090": (165.2, 24),  # NVIDIA, Ada GPU Architecture
+    "a10": (125, 24),  # NVIDIA, A10 data sheet
+    "a40": (149.7, 48),  # NVIDIA, A40 data sheet
+    "l4": (121, 24),  # NVIDIA, L4 data sheet: 242 with sparsity
+    "l40s": (362.05, 48),  # NVIDIA, L40S data sheet
+    "a100": (312, 80),  # NVIDIA, A100 80GB data sheet
+    "h100": (989.4, 80),  # NVIDIA, H100 Tensor Core GPU Architecture: SXM5
+    "h100-pcie": (756, 80),  # NVIDIA, H100 PCIe data sheet: 1,513 with sparsity
+    "h200": (989.4, 141),  # NVIDIA, H200 SXM data sheet: 1,979 with sparsity
+    "b200": (2250, 180),  # NVIDIA, HGX B200: 36 PFLOP/s with sparsity on 8 cards
+    "mi250x": (383, 128),  # AMD, Instinct MI250X data sheet
+    "mi300x": (1307.4, 192),  # AMD, Instinct MI300X data sheet
 }
 
 
-def find(name: str) -> Card:
-    """Return the card of this name, in any case; raise `UsageError` if there is none."""
+def find(name: str) -> tuple[float, float]:
+    """Return peak and memory of a card, named in any case; raise `UsageError` if it is not known."""
     card = CARDS.get(name.lower())
     if card is None:
         near = suggest(name.lower(), CARDS)
@@ -57,8 +49,8 @@ def describe(name: str, flops: float | None, state_bytes: int) -> JsonObject:
         flops: of the whole run; None if its length is not known.
         state_bytes: of weights, gradients and optimizers, which more cards may share.
     """
-    card = find(name)
-    peak, memory = card.tera_flops * 1e12, round(card.gigabytes * 1e9)
+    tera_flops, gigabytes = find(name)
+    peak, memory = tera_flops * 1e12, round(gigabytes * 1e9)
     return {
         "name": name.lower(),
         "peak_flops_per_second": peak,

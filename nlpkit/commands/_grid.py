@@ -25,10 +25,8 @@ from nlpkit.recipe import Resolved, yaml
 SEED = "seed"
 MAX_RUNS = 10_000
 _LONGEST_VALUE, _LONGEST_NAME = 40, 120
-_HEXADECIMAL_DIGITS = 6
 
 Axes = dict[str, list[str]]  # settings, and their values as they were typed (YAML)
-Point = dict[str, str]  # the settings of one run
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ def _read_range(key: str, value: str) -> Iterable[str]:
     return map(str, numbers)
 
 
-def list_points(axes: Axes) -> dict[str, Point]:
+def list_points(axes: Axes) -> dict[str, dict[str, str]]:
     """Return the settings of the runs by the names of the runs, the last setting changing first."""
     names = _shorten_keys([*axes])
     points = {}
@@ -179,7 +177,7 @@ def _read(value: str) -> object:
 
 
 def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:_HEXADECIMAL_DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
 def list_runs(asked: Sweep, axes: Axes) -> list[Run]:

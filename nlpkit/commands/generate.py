@@ -65,10 +65,6 @@ class Decoding:
         default="<blank>",
     )
 
-    def settings(self) -> "Settings":
-        """Return the settings; raise `UsageError` with the names of wrong options."""
-        return make_settings(**asdict(self) | {"stop": self.stop or []})
-
 
 @dataclass(frozen=True)
 class LineOptions:
@@ -112,7 +108,7 @@ def command(
     input is too long, its beginning is left out (with blanks: the tokens farthest before them, then
     after them), and stderr shows how many inputs were cut.
     """
-    settings = decoding.settings()
+    settings = make_settings(**asdict(decoding) | {"stop": decoding.stop or []})
     log = common.open_log()
     if lines.chat and lines.key:
         raise UsageError("--key: excludes --chat, whose lines are conversations; remove one")

@@ -64,7 +64,12 @@ def announce_data(data: Data, reads_images: bool, log: Log) -> None:
 def _announce_training(run: Run, state: State) -> None:
     section, settings = run.resolved.recipe.train, run.settings
     if section.budget:
-        _announce_budget(run, state)
+        ratio, used = section.warmup_ratio or 0, format_duration(state.times.elapsed)
+        run.log.info(
+            f"training: {format_duration(settings.budget_seconds or 0)}"
+            + (f", warm-up {ratio:.3g} of it" if ratio else "")
+            + (f"; {used} of it are used" if state.step else "")
+        )
     elif section.epochs or section.words or section.warmup_ratio:
         passes = f" for {section.epochs or 0:g} epoch{'s' if section.epochs != 1 else ''}"
         run.log.info(
@@ -72,15 +77,6 @@ def _announce_training(run: Run, state: State) -> None:
             + (passes if section.epochs else "")
             + f", warm-up {settings.warmup_steps:,}"
         )
-
-
-def _announce_budget(run: Run, state: State) -> None:
-    ratio = run.resolved.recipe.train.warmup_ratio or 0
-    run.log.info(
-        f"training: {format_duration(run.settings.budget_seconds or 0)}"
-        + (f", warm-up {ratio:.3g} of it" if ratio else "")
-        + (f"; {format_duration(state.times.elapsed)} of it are used" if state.step else "")
-    )
 
 
 def _announce_optimizers(run: Run) -> None:

@@ -174,7 +174,11 @@ def _resolve_files(
     inputs = find_inputs(resolved.recipe.data, resolved.base, cache, callbacks.should_stop)
     for note in (note for part in inputs for entry in part for note in entry.notes):
         callbacks.note(f"data: {note}")
-    if both := _find_common(*inputs):
+    trained, held_out = (
+        {os.path.realpath(file.path): file.name for entry in part for file in entry.files}
+        for part in inputs
+    )
+    if both := [name for path, name in held_out.items() if path in trained]:
         callbacks.note(
             f"data.valid: {name_first(both)}: also in data.train; the held-out loss is not that of "
             "unseen text"
@@ -283,15 +287,6 @@ def record_files(
         for name, sources in inputs.items()
     }
     write_json(run / DATA_FILES, {"directory": str(run.absolute()), **files})
-
-
-def _find_common(train: Sequence[Input], valid: Sequence[Input]) -> list[str]:
-    """Return the names of the held-out files that are also training files."""
-    trained, names = (
-        {os.path.realpath(file.path): file.name for entry in inputs for file in entry.files}
-        for inputs in (train, valid)
-    )
-    return [name for path, name in names.items() if path in trained]
 
 
 def _entry(file: TextFile, stop: Callable[[], None]) -> dict[str, str]:

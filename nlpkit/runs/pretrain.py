@@ -82,7 +82,11 @@ def pretrain(
     held_out = None
     if run.data.held_out is not None:
         held_out = HeldOut(run.data.held_out, run.settings.batch_budget, run.data.tokenizer)
-    metrics = _metrics(run, state) if accelerator.is_main_process else None
+    metrics = None
+    if accelerator.is_main_process:
+        trackers = _trackers(run, state) if run.settings.trackers else None
+        path = directory.path / METRICS
+        metrics = Metrics(path, state.step, state.evaluated_step, trackers, log.warn)
     try:
         state = train(_job(run, held_out, metrics, pace, stop), state)
     except DivergedError as error:
@@ -218,12 +222,6 @@ def _steps(run: Run, state: State) -> Iterator[Step]:
         if index == 1 and (choice := getattr(run.unwrapped.model, "attention_choice", "")):
             run.log.info(f"attention: {choice}")
         yield step
-
-
-def _metrics(run: Run, state: State) -> Metrics:
-    path = run.directory.path / METRICS
-    trackers = _trackers(run, state) if run.settings.trackers else None
-    return Metrics(path, state.step, state.evaluated_step, trackers, run.log.warn)
 
 
 def _pace(run: Run, state: State) -> Pace:

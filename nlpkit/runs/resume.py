@@ -43,7 +43,12 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
     # Checkpoints of older versions do not have this setting.
     zero_at_last_step = saved.get("zero_at_last_step", True)
     run.settings = run.settings.model_copy(update={"zero_at_last_step": zero_at_last_step})
-    _check_optimizer(run, checkpoint.path, saved.get("optimizer", "adamw"))
+    optimizer, now = saved.get("optimizer", "adamw"), run.settings.optimizer.name
+    if optimizer != now:
+        raise UsageError(
+            f"{checkpoint.path}: has the state of {optimizer}, and train.optimizer is {now}; start "
+            f"another run with init_from: {checkpoint.path}"
+        )
     then = saved.get("frozen", {})
     if others := [each for each in run.part.frozen if not each.has_hash(then.get(each.place))]:
         raise UsageError(
@@ -167,16 +172,6 @@ def _note_change(run: Run, counted: str, now: int, what: str) -> None:
     if before not in (None, now):
         run.log.info(
             f"this run was started with {number_of(before, counted)} and has {now} now: {what}"
-        )
-
-
-def _check_optimizer(run: Run, checkpoint: Path, then: str) -> None:
-    """Raise `UsageError` if the state of a checkpoint is that of another optimizer."""
-    now = run.settings.optimizer.name
-    if then != now:
-        raise UsageError(
-            f"{checkpoint}: has the state of {then}, and train.optimizer is {now}; start another "
-            f"run with init_from: {checkpoint}"
         )
 
 

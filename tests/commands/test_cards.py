@@ -30,6 +30,6 @@ def test_unknown_card_is_a_wrong_command_line_with_the_known_ones() -> None:
 
 
 def test_every_card_has_figures_of_an_accelerator() -> None:
-    for card in cards.CARDS.values():
-        assert 50 < card.tera_flops < 5000
-        assert 20 < card.gigabytes < 500
+    for tera_flops, gigabytes in cards.CARDS.values():
+        assert 50 < tera_flops < 5000
+        assert 20 < gigabytes < 500

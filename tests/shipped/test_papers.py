@@ -120,7 +120,7 @@ def table_of_cards() -> list[str]:
     """Return the table of cards in docs/papers.md."""
     rows = ["| card | TFLOP/s | GB |", "|---|---|---|"]
     return rows + [
-        f"| `{n}` | {c.tera_flops:g} | {c.gigabytes:g} |" for n, c in cards.CARDS.items()
+        f"| `{n}` | {peak:g} | {memory:g} |" for n, (peak, memory) in cards.CARDS.items()
     ]
 
 
