@@ -84,7 +84,7 @@ def _print_plan(resolved: "Resolved", common: Common, runs: RunOptions, log: "Lo
     from nlpkit.runs import columns
 
     _check(resolved, common)
-    resolved = check_directory(resolved, common, runs.allow_change)
+    resolved, _ = check_directory(resolved, common, runs.allow_change)
     log.warn_all(columns.check(resolved))
     from nlpkit.plan import dry_run
 
@@ -105,13 +105,8 @@ def train_in_directory(
     with directory.locked():
         changed = []
         if [*directory.path.glob("*")][1:]:  # more than the lock; rank 0 makes it
-            from nlpkit.checkpoints import changes
-
-            resolved = changes.as_begun(directory, resolved)
-            changed = changes.check_changes(directory, resolved, allow_change)
+            resolved, changed = check_directory(resolved, common, allow_change)
         if not changed and directory.finished():
-            if common.resume == "never":
-                raise UsageError(f"{directory.path} is finished; give --out another directory")
             log.info(f"{directory.path} is finished; nothing to do")
             return
         warnings = columns.check(resolved)  # before torch is loaded
@@ -143,8 +138,12 @@ def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "
         log.info(f"changed since the start of the run: {', '.join(changed)}")
 
 
-def check_directory(resolved: "Resolved", common: Common, allow_change: bool | None) -> "Resolved":
-    """Return the recipe as a run that is in its directory goes on with it; write nothing.
+def check_directory(
+    resolved: "Resolved", common: Common, allow_change: bool | None
+) -> tuple["Resolved", list[str]]:
+    """Return the recipe as a run that is in its directory goes on with it, and what it changes.
+
+    Writes nothing.
 
     Raises:
         UsageError: training would refuse to go on with this run.
@@ -154,10 +153,10 @@ def check_directory(resolved: "Resolved", common: Common, allow_change: bool | N
 
     directory = RunDirectory(user_path(resolved.recipe.out))
     resolved = changes.as_begun(directory, resolved)
-    changes.check_changes(directory, resolved, allow_change)
+    changed = changes.check_changes(directory, resolved, allow_change)
     if common.resume == "never" and files.list_directories(directory.path):
         raise UsageError(f"{directory.path} has checkpoints of a run; give --out another directory")
-    return resolved
+    return resolved, changed
 
 
 def _check(resolved: "Resolved", common: Common) -> None:

@@ -11,6 +11,8 @@ import pytest
 
 from nlpkit import cli
 from nlpkit.checkpoints import integrity
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.errors import NlpkitError
 from tests import _server, _tiny
 from tests._processes import FSDP, SHARDED, Process, launched, wait_until
 
@@ -186,6 +188,20 @@ def test_dry_run_refuses_a_run_with_other_settings_as_training_does(done) -> Non
     kept = _tiny.command("pretrain", path, "--out", run, "--dry-run")
     assert (kept.returncode, "in order" in kept.stderr) == (0, True)
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
+
+
+def test_run_with_checkpoints_is_not_resumed_where_this_is_not_wanted(
+    done, tmp_path: Path
+) -> None:
+    path, out = done[0], tmp_path / "run"
+    sets = ("train.steps=4", "train.save_every=2")
+    with pytest.raises(NlpkitError):
+        _tiny.pretrain(path, out, *sets, stop=_tiny.StopAtStep(out, 2))
+    words = [word for each in sets for word in ("--set", each)]
+    refused = _tiny.command("pretrain", path, "--out", out, *words, "--resume", "never")
+    assert refused.returncode == 2, refused.stderr
+    assert f"{out} has checkpoints of a run; give --out another directory" in refused.stderr
+    assert not RunDirectory(out).finished()
 
 
 def test_dry_run_checks_and_writes_no_run(done, tmp_path: Path) -> None:
