@@ -97,31 +97,26 @@ def list_weights(directory: Path) -> list[Path]:
 
 def _read_tensors(directory: Path) -> dict[str, Tensor]:
     """Return the tensors of `model.safetensors`, or else of `pytorch_model.bin`."""
-    tensors = _read_files(directory)
-    # So DistributedDataParallel calls what it wraps.
-    if tensors and all(name.startswith(_WRAPPED) for name in tensors):
-        return {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
-    return tensors
-
-
-def _read_files(directory: Path) -> dict[str, Tensor]:
     here = [name for name in (WEIGHTS, PICKLE) if any(directory.glob(f"{name}*"))]
     if not here and (found := [p.name for name in _FOREIGN for p in directory.glob(name)]):
         raise FileError(
             f"{directory}: has {found[0]} alone; weights are read from {WEIGHTS} or {PICKLE}"
         )
-    name = here[0] if here else WEIGHTS
-    index = directory / f"{name}.index.json"
-    if not index.is_file():
-        return load_tensors(directory / name)
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(n, str) for n in weight_map.values()):
-        raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
+    files = here[:1] or [WEIGHTS]
+    index = directory / f"{files[0]}.index.json"
+    if index.is_file():
+        names = read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
+            raise FileError(f"{index}: needs weight_map, which names the file of each tensor")
+        files = sorted(set(names.values()))
     tensors: dict[str, Tensor] = {}
-    for shard in sorted(set(weight_map.values())):
-        if Path(shard).name != shard:
-            raise FileError(f"{index}: the shard {shard!r} is outside the directory")
-        tensors |= load_tensors(directory / shard)
+    for file in files:
+        if Path(file).name != file:
+            raise FileError(f"{index}: the shard {file!r} is outside the directory")
+        tensors |= load_tensors(directory / file)
+    # So DistributedDataParallel calls what it wraps.
+    if tensors and all(name.startswith(_WRAPPED) for name in tensors):
+        return {name.removeprefix(_WRAPPED): tensor for name, tensor in tensors.items()}
     return tensors
 
 

@@ -2,9 +2,8 @@
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 from nlpkit import registry
 from nlpkit.contracts.abilities import Generative, ReadsSource
@@ -12,6 +11,7 @@ from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Extendable, Template, Tokenizer
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonObject
 from nlpkit.models.config import ModelConfig
 from nlpkit.objectives.examples.text import longest_sequence
 from nlpkit.tokenizers.library import source_and_target
@@ -39,15 +39,11 @@ def is_there(directory: Path) -> bool:
     return two or any((directory / name).is_file() for name in _list_files())
 
 
-@dataclass(frozen=True)
-class Use:
+class Use(NamedTuple):
     """How a model uses its tokenizer, which transformers reads in the tokenizer's files."""
 
-    token_types: bool = False  # whether the model is given the types of tokens
+    settings: JsonObject  # of `tokenizer_config.json`
     template: Template | None = None  # None: as the tokenizer's files have it
-    max_length: int | None = None  # tokens of the longest sequence
-    cut_start: bool = False  # whether a text that is too long loses its start
-    pad_start: bool = False  # whether the last token must be no padding
     end: str | None = None  # the token that ends a generated text
 
 
@@ -55,19 +51,22 @@ def describe_use(
     objective: Objective | None, model_config: ModelConfig, tokenizer: Tokenizer
 ) -> Use:
     """Return how a model reads its texts in an objective."""
+    settings: JsonObject = {}
+    if model_config.can("pairs"):
+        settings["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
     longest = longest_sequence(model_config)
     if objective is not None:
         longest = objective.config.setting("max_length", longest)
+    if not math.isinf(longest):
+        settings["model_max_length"] = int(longest)
+    if isinstance(objective, Generative) and not isinstance(objective, ReadsSource):
+        # It goes on from the last token: the start of a text that is too long is cut off.
+        settings |= {"truncation_side": "left", "padding_side": "left"}
+    elif model_config.summary_token:  # the last one, which must be no padding
+        settings["padding_side"] = "left"
     ends = objective.eos_token_ids if isinstance(objective, Generative) else ()
-    goes_on = isinstance(objective, Generative) and not isinstance(objective, ReadsSource)
-    return Use(
-        token_types=model_config.can("pairs"),
-        template=None if objective is None else objective.template,
-        max_length=None if math.isinf(longest) else int(longest),
-        cut_start=goes_on,
-        pad_start=goes_on or bool(model_config.summary_token),
-        end=tokenizer.token(ends[0]) if len(ends) == 1 else None,
-    )
+    end = tokenizer.token(ends[0]) if len(ends) == 1 else None
+    return Use(settings, None if objective is None else objective.template, end)
 
 
 def save(tokenizer: Tokenizer, directory: Path, use: Use | None = None) -> None:
@@ -90,15 +89,7 @@ def save(tokenizer: Tokenizer, directory: Path, use: Use | None = None) -> None:
 
 def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
     settings = directory / SETTINGS
-    content = json.loads(settings.read_text(encoding="utf-8"))
-    if use.token_types:
-        content["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]
-    if use.max_length is not None:
-        content["model_max_length"] = use.max_length
-    if use.cut_start:
-        content["truncation_side"] = "left"
-    if use.pad_start:
-        content["padding_side"] = "left"
+    content = read_json(settings) | use.settings
     if isinstance(tokenizer, Extendable):
         if use.end is not None:
             content["eos_token"] = use.end

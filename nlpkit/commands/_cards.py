@@ -34,7 +34,7 @@ CARDS: dict[str, tuple[float, float]] = {
 
 
 def find(name: str) -> tuple[float, float]:
-    """Return peak and memory of a card, named in any case; raise `UsageError` if it is not known."""
+    """Return peak and memory of a card, in any case; raise `UsageError` if there is none."""
     card = CARDS.get(name.lower())
     if card is None:
         near = suggest(name.lower(), CARDS)

@@ -103,7 +103,7 @@ def train_in_directory(
     _check(resolved, common)
     directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
-        changed = []
+        changed: list[str] = []
         if [*directory.path.glob("*")][1:]:  # more than the lock; rank 0 makes it
             resolved, changed = check_directory(resolved, common, allow_change)
         if not changed and directory.finished():

@@ -241,7 +241,7 @@ def read_state(path: Path, best_by: str) -> tuple[JsonObject, State]:
         file = files.training_file(path)
         saved = json.loads(file.read_text(encoding="utf-8"))
         state = State.from_json(saved["state"], best_by)
-        if not isinstance(saved["data"], str) or not all(map(_is_number, _numbers(state))):
+        if not isinstance(saved["data"], str) or not _has_numbers(state):
             raise TypeError("a value is of the wrong type")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(f"{file}: not the state of a run: {error}") from error
@@ -250,13 +250,11 @@ def read_state(path: Path, best_by: str) -> tuple[JsonObject, State]:
     return saved, state
 
 
-def _numbers(state: State) -> list[object]:
+def _has_numbers(state: State) -> bool:
+    """Return whether all values of a state are numbers that are not negative."""
     values = state.to_json()
     best = values.pop("best_value")
     # A score may be negative, and None means that there is no best value yet.
     values["best_value"] = abs(best) if isinstance(best, (int, float)) else best or 0
-    return [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+    found = [*values.pop("position"), *values.pop("times", {}).values(), *values.values()]
+    return all(isinstance(n, (int, float)) and not isinstance(n, bool) and n >= 0 for n in found)

@@ -190,9 +190,7 @@ def test_dry_run_refuses_a_run_with_other_settings_as_training_does(done) -> Non
     assert {p: p.stat().st_mtime_ns for p in run.rglob("*")} == before
 
 
-def test_run_with_checkpoints_is_not_resumed_where_this_is_not_wanted(
-    done, tmp_path: Path
-) -> None:
+def test_run_with_checkpoints_is_not_resumed_where_this_is_not_wanted(done, tmp_path: Path) -> None:
     path, out = done[0], tmp_path / "run"
     sets = ("train.steps=4", "train.save_every=2")
     with pytest.raises(NlpkitError):

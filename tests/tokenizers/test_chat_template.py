@@ -27,7 +27,11 @@ def _trained(kind: str) -> LibraryTokenizer:
 @pytest.mark.parametrize("kind", SIZES)
 def test_template_is_read_by_transformers_and_not_by_us(kind: str, tmp_path: Path) -> None:
     plain = _trained(kind)
-    tokenizer_files.save(plain, tmp_path, Use(token_types=True, template=FRAME, max_length=30))
+    settings = {
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": 30,
+    }
+    tokenizer_files.save(plain, tmp_path, Use(settings, FRAME))
     ours = tokenizer_files.load(tmp_path)[1]
     first, second = plain.encode_batch(TEXTS[:2])
     assert ours.encode_batch(TEXTS[:2]) == [first, second]

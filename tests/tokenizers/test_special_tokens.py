@@ -136,7 +136,7 @@ def test_end_that_pads_stays_named_and_is_no_padding_here(tmp_path: Path) -> Non
 
 def test_end_of_what_is_generated_is_not_the_end_of_texts(tmp_path: Path) -> None:
     made = unigram.Tokenizer.train([TEXT] * 9, unigram.Config(vocab_size=320)).extended(["<end>"])
-    tokenizer_files.save(made, tmp_path, tokenizer_files.Use(end="<end>"))
+    tokenizer_files.save(made, tmp_path, tokenizer_files.Use({}, end="<end>"))
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<end>"
     _, again = tokenizer_files.load(tmp_path)
     assert (again.eos_id, again.fingerprint()) == (made.eos_id, made.fingerprint())
