@@ -24,7 +24,7 @@ def find_unread(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> I
     for key, files in asked.items():
         if is_task and (tokenizer is None or tokenizer.path is not None):
             why = "on the rows of a task, if no tokenizer is trained"
-        elif any(map(_has_keys, files)):
+        elif any(f.format not in (*formats.TEXT_FORMATS, "parallel") for f in files):  # has keys
             continue
         elif files:
             kinds, names = dict.fromkeys(f.format for f in files), [f.name for f in files]
@@ -32,7 +32,3 @@ def find_unread(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> I
         else:
             why = "where every source has its own text_key"
         yield resolved.document.locate(f"data.{key}: has no effect {why}")
-
-
-def _has_keys(file: TextFile) -> bool:
-    return file.format not in (*formats.TEXT_FORMATS, "parallel")
