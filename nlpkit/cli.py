@@ -11,7 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn, TextIO
+from typing import NoReturn, TextIO
 
 from nlpkit import registry
 from nlpkit.errors import (
@@ -169,12 +169,6 @@ def _other_error(error: Exception, shown: bool) -> int:
     return _say("this is a bug of nlpkit; please report it with the lines above", 1, False)
 
 
-def _utf8(stream: Any) -> None:
-    """Make a standard stream UTF-8 whatever the locale; what cannot be written is escaped."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(encoding="utf-8", errors="backslashreplace")
-
-
 def _open_closed_streams() -> None:
     """Give closed standard streams their numbers, or the next file opened would get them."""
     # For reading: what is written there fails, as it would on a closed one.
@@ -192,8 +186,9 @@ def main() -> None:
     if sys.getfilesystemencoding() != "utf-8":
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
     _open_closed_streams()
-    _utf8(sys.stdout)
-    _utf8(sys.stderr)
+    for stream in (sys.stdout, sys.stderr):  # whatever the locale
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
     code = _complete() if "_NLPKIT_COMPLETE" in os.environ else run(sys.argv[1:])
     try:
         sys.stdout.flush()

@@ -96,6 +96,10 @@ class FrozenConfig(BaseModel):
         return getattr(self, name) == type(self).model_fields[name].default
 
 
+class NoSettings(FrozenConfig):
+    """The settings of a part that has none of its own."""
+
+
 def part_config(folder: str, name: str) -> type[FrozenConfig]:
     """Return the `Config` of the part `name` of `folder`; raise `UsageError`."""
     if not re.fullmatch(r"\w+(\.\w+)*", name):

@@ -36,15 +36,11 @@ def about(folder: str, name: str) -> str:
     """Return the first line of a part's docstring, without importing it."""
     import ast
 
-    with open(_source(folder, name), encoding="utf-8") as file:
+    path = os.path.join(_ROOT, folder, name)
+    source = f"{path}.py" if os.path.isfile(f"{path}.py") else os.path.join(path, "__init__.py")
+    with open(source, encoding="utf-8") as file:
         text = ast.get_docstring(ast.parse(file.read())) or ""
     return text.partition("\n")[0]
-
-
-def _source(folder: str, name: str) -> str:
-    path = os.path.join(_ROOT, folder, name)
-    files = (f"{path}.py", os.path.join(path, "__init__.py"))
-    return next((file for file in files if os.path.isfile(file)), "")
 
 
 def load(folder: str, name: str) -> ModuleType:

@@ -26,8 +26,6 @@ Result = TypeVar("Result")
 _POLL_SECONDS = 0.1
 # How many finished pieces may wait for an earlier one that takes longer.
 _AHEAD = 64
-_GROUP_SIGNALS = {"SIGINT", "SIGTERM", "SIGHUP"} & signal.Signals.__members__.keys()
-
 
 _work: Callable[[Any], object]  # that of a worker process
 
@@ -91,9 +89,6 @@ def _wait_for(future: Future[Result], should_stop: Callable[[], None]) -> Result
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Block SIGINT in this context: processes that are started in it do not get it."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -106,8 +101,8 @@ def _begin(work: Callable[[Piece], Result], outside: set[str]) -> None:
     _work = work
     registry.OUTSIDE.update(outside)
     # These signals reach the whole process group, but only the parent ends its workers.
-    for name in _GROUP_SIGNALS:
-        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     # There is one process for each core already, so none needs a pool of threads.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -135,11 +135,10 @@ def read_rows(
         for line, values in islice(rows, file.max_rows):
             if line % 256 == 0:
                 callbacks.should_stop()
-            if isinstance(values, RowError):
-                _count_bad(values, file.name, line, config, counts)
-                continue
-            found, row = found + 1, Row(values, file.name, line)
             try:
+                if isinstance(values, RowError):
+                    raise values
+                found, row = found + 1, Row(values, file.name, line)
                 is_other = part != "all" and _is_held_out(row, config) != (part == "valid")
             except RowError as error:
                 _count_bad(error, file.name, line, config, counts)
@@ -233,9 +232,7 @@ def build_items(
             + "".join(f"{number_of(n, what)}; " for what, n in cut.items())
             + f"{number_of(counts.held_out, 'rows')} in the other part"
         )
-    names = name_first(
-        [each.name for entry in inputs for file in entry.files for each in file.parts]
-    )
+    names = name_first([each.name for file in files for each in file.parts])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
     callbacks.note(
         f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"

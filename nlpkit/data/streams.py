@@ -1,7 +1,6 @@
 """What can be read only once, stdin or a pipe: it is copied to where it can be read twice."""
 
 import hashlib
-import os
 import sys
 import tempfile
 import time
@@ -67,27 +66,22 @@ def _copy_stream(
     stream: BinaryIO, name: str, folder: Path, form: str, should_stop: Callable[[], None]
 ) -> TextFile:
     """Copy `stream` into `folder`, named by its content, so that the same text is kept once."""
-    digest = hashlib.sha256()
-    head = b""
-    handle, copy = -1, ""
+    digest, head = hashlib.sha256(), b""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle, copy = tempfile.mkstemp(dir=folder, prefix=".spool-")
-        with os.fdopen(handle, "wb") as out:
-            while block := stream.read(_BLOCK):
-                should_stop()
-                head = head or block[:2]
-                digest.update(block)
-                out.write(block)
-        is_gzip = head == b"\x1f\x8b"
-        final = folder / (digest.hexdigest() + (".gz" if is_gzip else ""))
-        os.replace(copy, final)
-    except BaseException as error:
-        if copy:
-            Path(copy).unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            message = f"{folder}: cannot keep {name}: {(error.strerror or str(error)).lower()}"
-            raise FileError(message) from error
-        raise
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".spool-") as workdir:
+            copy = Path(workdir, "copy")
+            copy.touch(0o600)
+            with copy.open("wb") as out:
+                while block := stream.read(_BLOCK):
+                    should_stop()
+                    head = head or block[:2]
+                    digest.update(block)
+                    out.write(block)
+            is_gzip = head == b"\x1f\x8b"
+            final = copy.replace(folder / (digest.hexdigest() + (".gz" if is_gzip else "")))
+    except OSError as error:
+        message = f"{folder}: cannot keep {name}: {(error.strerror or str(error)).lower()}"
+        raise FileError(message) from error
     form = "text" if form == "auto" else form
     return TextFile(str(final), name, form, is_gzip)

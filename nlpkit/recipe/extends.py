@@ -8,7 +8,6 @@ name is that of the file. Every value keeps its place, so that mistakes and orig
 
 import glob
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from nlpkit import registry
@@ -28,12 +27,7 @@ _OWN = ("name", "out")
 _NOTHING = object()
 
 
-@dataclass(frozen=True)
-class _Level:
-    """One recipe of the chain."""
-
-    document: Document
-    file: Path
+_Level = tuple[Document, Path]  # one recipe of the chain, and its file
 
 
 def complete(document: Document, file: Path) -> Document:
@@ -43,21 +37,21 @@ def complete(document: Document, file: Path) -> Document:
         RecipeError: a base is missing, is no recipe, or is built on itself.
         FileError: a base cannot be read.
     """
-    chain = [_Level(document, file.parent.resolve() / file.name)]
+    chain = [(document, file.parent.resolve() / file.name)]
     place = document.place((KEY,))
-    while (base := _find_base(chain)) is not None:
-        chain.append(base)
-    for level in chain:
-        _remove(level.document, KEY)
+    while (level := _find_base(chain)) is not None:
+        chain.append(level)
+    for each, _ in chain:
+        _remove(each, KEY)
     if len(chain) == 1:
         return document
-    for level in chain[1:]:
+    for base, path in chain[1:]:
         for key in _OWN:
-            _remove(level.document, key)
-        _locate(level.document.data, level.file.parent, file.parent)
-    merged = chain.pop().document
+            _remove(base, key)
+        _locate(base.data, path.parent, file.parent)
+    merged, _ = chain.pop()
     while chain:
-        other = chain.pop().document
+        other, _ = chain.pop()
         merged.data = _merge_value(merged, other, (), merged.data, other.data)
         merged.problems += other.problems
     if merged.data.get("name") is None:
@@ -77,9 +71,9 @@ def write_whole(path_or_name: str) -> str:
 
 def _find_base(chain: list[_Level]) -> _Level | None:
     """Return the recipe on which the last one of the chain builds, or None."""
-    last = chain[-1]
-    name = last.document.data.get(KEY)
-    place = last.document.place((KEY,))
+    last, file = chain[-1]
+    name = last.data.get(KEY)
+    place = last.place((KEY,))
 
     def wrong(what: str) -> RecipeError:
         return RecipeError([str(Problem.at(place, (KEY,), what))])
@@ -88,7 +82,7 @@ def _find_base(chain: list[_Level]) -> _Level | None:
         return None
     if not isinstance(name, str) or not name:
         raise wrong("expected a file, or the name of a packaged recipe")
-    folder = Path.cwd() if place.on_command_line else last.file.parent
+    folder = Path.cwd() if place.on_command_line else file.parent
     path = folder / expand(name)
     if not path.is_file():
         if path.is_dir():
@@ -101,14 +95,14 @@ def _find_base(chain: list[_Level]) -> _Level | None:
         path = packaged()[name]
     path = path.parent.resolve() / path.name
     name = show_path(path)
-    for number, level in enumerate(chain):
-        if os.path.realpath(level.file) == os.path.realpath(path):
-            names = [show_path(each.file) for each in chain[number:]]
+    for number, (_, other) in enumerate(chain):
+        if os.path.realpath(other) == os.path.realpath(path):
+            names = [show_path(each) for _, each in chain[number:]]
             raise wrong(f"a circle: {' → '.join([*names, name])}")
     document = yaml.read(yaml.read_file(path, name), name, -len(chain))
     if not isinstance(document.data, dict):
         raise wrong(f"{name} has no settings (`key: value`)")
-    return _Level(document, path)
+    return document, path
 
 
 def _merge_value(

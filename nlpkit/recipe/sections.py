@@ -215,11 +215,6 @@ class AttentionLayer(Part):
     kind: Annotated[str, name_in("attention/kinds"), Field(description="who sees whom")]
     config: Any = None
 
-    @property
-    def choice(self) -> AttentionChoice:
-        """The kind with its settings, as models take it."""
-        return AttentionChoice(kind=self.kind, config=self.config)
-
 
 class Attention(Part):
     """The kinds of attention (by default the family's own), and the backend."""
@@ -279,9 +274,8 @@ class Attention(Part):
     @property
     def choices(self) -> tuple[AttentionChoice, ...]:
         """The kinds with their settings, as models take them; empty: the family's own."""
-        if self.layers:
-            return tuple(layer.choice for layer in self.layers)
-        return (AttentionChoice(kind=self.kind, config=self.config),) if self.kind else ()
+        chosen: tuple[Any, ...] = self.layers or ((self,) if self.kind else ())
+        return tuple(AttentionChoice(kind=each.kind, config=each.config) for each in chosen)
 
 
 def config_classes(annotation: object) -> list[type[FrozenConfig]]:

@@ -1,1 +1,1 @@
-"""Tokenizers, one file per kind: text to ids and back. Their interface is in `contract`."""
+"""Tokenizers, one file per kind: text to ids and back. Their interface is in `contracts`."""

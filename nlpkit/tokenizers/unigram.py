@@ -18,12 +18,13 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.json_types import JsonMapping
 from nlpkit.tokenizers.library import named_tokens, pieces
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
+from nlpkit.tokenizers.library.template import T5, set_template
 from nlpkit.tokenizers.library.text_files import count_characters
 from nlpkit.tokenizers.library.training import count_words, cut_words, repeat
 
@@ -91,8 +92,7 @@ class Tokenizer(LibraryTokenizer):
 
         In our own files without NAMES, `eos_token` is the end of what an objective generates.
         """
-        own = {"bos_token": self.bos, "eos_token": self.eos}
-        own |= {"unk_token": self.unk, "pad_token": self.pad}
+        own = self._tokens
         published = file.suffix == ".model" or self._id(self.eos) is None
         if not published and named_tokens.NAMES not in settings:
             return {}
@@ -140,9 +140,7 @@ class Tokenizer(LibraryTokenizer):
             ]
         )
         library.add_special_tokens(_SPECIAL)
-        library.post_processor = processors.TemplateProcessing(
-            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", 1)]
-        )
+        set_template(library, T5)
         made = cls(library.to_str())
         made.training_note = note
         return made

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.disk import read_json
@@ -25,6 +25,7 @@ from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.tokenizers.library import named_tokens, pieces, text_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
+from nlpkit.tokenizers.library.template import BERT, set_template
 from nlpkit.tokenizers.library.text_files import count_characters
 from nlpkit.tokenizers.library.training import count_longer, count_words, describe_cut, learn
 
@@ -78,7 +79,11 @@ class Tokenizer(LibraryTokenizer):
         Reads `texts` once, and needs memory for the distinct words. The most frequent characters
         are kept.
         """
-        normalizer = _normalizer(config.lowercase, config.strip_accents, config.split_chinese)
+        normalizer = normalizers.BertNormalizer(
+            lowercase=config.lowercase,
+            strip_accents=config.strip_accents,
+            handle_chinese_chars=config.split_chinese,
+        )
         words = count_words(texts, normalizer, pre_tokenizers.BertPreTokenizer())
         made = cls(_library(_learn(words, config), normalizer).to_str())
         dropped = count_longer(words, _LONGEST_WORD)
@@ -99,7 +104,6 @@ class Tokenizer(LibraryTokenizer):
         if file.suffix != ".txt":
             made = super().load(path)
             _check_agreement(made._library.normalizer, settings, file)
-            made.chat_template = named_tokens.find_template(settings)
             return made
         text, file = text_files.read(file, _VOCABULARY)
         if (other := settings.get("tokenizer_class")) in _OTHERS:
@@ -132,25 +136,13 @@ def _check_agreement(
             )
 
 
-def _normalizer(
-    lowercase: bool, strip_accents: bool | None, split_chinese: bool
-) -> normalizers.BertNormalizer:
-    return normalizers.BertNormalizer(
-        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=split_chinese
-    )
-
-
 def _library(vocabulary: dict[str, int], normalizer: normalizers.BertNormalizer) -> Library:
     library = Library(models.WordPiece(vocabulary, unk_token="[UNK]"))
     library.normalizer = normalizer
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(cleanup=False)
     library.add_special_tokens([token for token in _SPECIAL if token in vocabulary])
-    library.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]",
-        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(t, library.token_to_id(t)) for t in ("[CLS]", "[SEP]")],
-    )
+    set_template(library, BERT)
     return library
 
 
@@ -181,7 +173,10 @@ def _read_normalizer(file: Path) -> normalizers.BertNormalizer:
     for name, value in found.items():
         if not isinstance(value, bool) and value is not _NORMALIZATION[name]:
             raise FileError(f"{file}: {name} is {value!r}; must be true or false")
-    return _normalizer(*found.values())
+    lowercase, accents, chinese = found.values()
+    return normalizers.BertNormalizer(
+        lowercase=lowercase, strip_accents=accents, handle_chinese_chars=chinese
+    )
 
 
 def _learn(words: Counter[str], config: Config) -> dict[str, int]:

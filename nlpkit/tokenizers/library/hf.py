@@ -15,37 +15,35 @@ from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
-from tokenizers import AddedToken, Encoding, processors
+from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Library
 
+from nlpkit.contracts.tokenizer import Template
 from nlpkit.errors import DataError, FileError
 from nlpkit.tokenizers.library import named_tokens, text_files
+from nlpkit.tokenizers.library.template import BERT, T5, set_template
 
 # The tokens of SentencePiece that are bytes.
 BYTES = {f"<0x{byte:02X}>": byte for byte in range(0x100)}
 
 
 class _Frame(NamedTuple):
-    """transformers' templates of one and of two texts, and its names of a family's tokens."""
+    """transformers' template, and its names of a family's tokens."""
 
-    single: str
-    pair: str
+    template: Template
     cls: str | None = None
     sep: str | None = None
     mask: str | None = None
 
-    @property
-    def tokens(self) -> set[str]:
-        parts = {part.partition(":")[0] for part in self.pair.split()}
-        return parts - {"$A", "$B"}
 
-
-# Of XLNet, BERT, RoBERTa and T5, whose only token RoBERTa has, too.
+_XLNET = Template("$A:0 <sep>:0 <cls>:2", "$A:0 <sep>:0 $B:1 <sep>:1 <cls>:2")
+_ROBERTA = Template("<s>:0 $A:0 </s>:0", "<s>:0 $A:0 </s>:0 </s>:0 $B:0 </s>:0")
+# RoBERTa has T5's only token, too.
 _FRAMES = (
-    _Frame("$A <sep> <cls>:2", "$A <sep> $B:1 <sep>:1 <cls>:2", "<cls>", "<sep>", "<mask>"),
-    _Frame("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", "[CLS]", "[SEP]", "[MASK]"),
-    _Frame("<s> $A </s>", "<s> $A </s> </s> $B </s>", "<s>", "</s>", "<mask>"),
-    _Frame("$A </s>", "$A </s> $B </s>"),
+    _Frame(_XLNET, "<cls>", "<sep>", "<mask>"),
+    _Frame(BERT, "[CLS]", "[SEP]", "[MASK]"),
+    _Frame(_ROBERTA, "<s>", "</s>", "<mask>"),
+    _Frame(T5),
 )
 
 
@@ -131,6 +129,7 @@ class LibraryTokenizer(ABC):
         if named_tokens.add_missing(made._library, settings, file):
             made = cls(made._library.to_str(), str(file))
         made.aliases = named_tokens.find_aliases(settings, file)
+        made.chat_template = named_tokens.find_template(settings)
         return made
 
     def save(self, directory: str | Path) -> None:
@@ -236,13 +235,10 @@ class LibraryTokenizer(ABC):
         names = {token.content for token in added}
         kept = dict(self._kept)
         for frame in _frames({*self._special, *names}):
-            if names & {*frame.tokens, frame.mask}:
+            if names & {*frame.template.tokens, frame.mask}:
                 for role in ("cls_token", "sep_token", "mask_token"):
                     kept.pop(role, None)
-                ids = [(token, library.token_to_id(token)) for token in sorted(frame.tokens)]
-                library.post_processor = processors.TemplateProcessing(
-                    single=frame.single, pair=frame.pair, special_tokens=ids
-                )
+                set_template(library, frame.template)
                 break
         made = type(self)(library.to_str())
         made._use(self._names, kept)
@@ -289,7 +285,7 @@ class LibraryTokenizer(ABC):
         """Return the number of characters in an ordinary token."""
 
     def _newest(self, frame: _Frame) -> int:
-        return max(self._special[token] for token in frame.tokens)
+        return max(self._special[token] for token in frame.template.tokens)
 
     def _id(self, token: str | None) -> int | None:
         return None if token is None else self._library.token_to_id(token)
@@ -310,7 +306,7 @@ def find_begin(tokenizer: object) -> int | None:
 def _frames(special: Iterable[str]) -> Iterator[_Frame]:
     """Yield the frames whose tokens around a text are all special."""
     known = {*special}
-    return (frame for frame in _FRAMES if frame.tokens <= known)
+    return (frame for frame in _FRAMES if frame.template.tokens <= known)
 
 
 def count_in_piece(token: str) -> int:

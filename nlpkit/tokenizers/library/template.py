@@ -14,6 +14,18 @@ from tokenizers import processors
 from nlpkit.contracts.tokenizer import Template
 from nlpkit.json_types import JsonObject
 
+# transformers' own, of two families.
+BERT = Template("[CLS]:0 $A:0 [SEP]:0", "[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1")
+T5 = Template("$A:0 </s>:0", "$A:0 </s>:0 $B:0 </s>:0")
+
+
+def set_template(library: Library, template: Template) -> None:
+    """Let a tokenizer put the tokens of a template, which it has, around texts."""
+    ids = [(token, library.token_to_id(token)) for token in sorted(template.tokens)]
+    library.post_processor = processors.TemplateProcessing(
+        single=template.single, pair=template.pair, special_tokens=ids
+    )
+
 
 def with_template(content: str, template: Template) -> str:
     """Return a `tokenizer.json` that makes these sequences; it is unchanged if it does already.
@@ -21,10 +33,7 @@ def with_template(content: str, template: Template) -> str:
     What a processor does to the offsets of bytes stays.
     """
     library, wanted = Library.from_str(content), Library.from_str(content)
-    ids = [(token, library.token_to_id(token)) for token in sorted(template.tokens)]
-    wanted.post_processor = processors.TemplateProcessing(
-        single=template.single, pair=template.pair, special_tokens=ids
-    )
+    set_template(wanted, template)
     if all(_make(library, second) == _make(wanted, second) for second in (None, "b")):
         return content
     found = json.loads(content)

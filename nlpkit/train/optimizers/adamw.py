@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import NoSettings as Config
 from nlpkit.contracts.optimizer import Group
 
 if TYPE_CHECKING:
@@ -22,10 +22,6 @@ READS = ("beta1", "beta2", "adam_eps")
 SHARDED = True
 RATE = 2e-3  # at a width of 256
 NARROWEST = 128  # the rate of narrower models was not tried
-
-
-class Config(FrozenConfig):
-    """No settings beside those of `train`."""
 
 
 def peak_lr(config: Config, width: int) -> float | None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import NoSettings as Config
 
 if TYPE_CHECKING:
     from nlpkit.train.schedule import ResolvedTraining
-
-
-class Config(FrozenConfig):
-    """No settings beside those of `train`."""
 
 
 def factor(step: float, config: Config, settings: ResolvedTraining) -> float:

@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nlpkit.config import FrozenConfig
+from nlpkit.config import NoSettings as Config
 
 if TYPE_CHECKING:
     from nlpkit.train.schedule import ResolvedTraining
 
 READS = ("min_lr_ratio", "decay_ratio")
-
-
-class Config(FrozenConfig):
-    """No settings beside those of `train`."""
 
 
 def factor(step: float, config: Config, settings: ResolvedTraining) -> float:
