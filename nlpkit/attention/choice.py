@@ -58,8 +58,8 @@ class AttentionChoice(FrozenConfig):
         groups, keys = len(self.head_groups), key_heads or heads
         if not groups or not (heads % groups or (keys % groups and groups % keys)):
             return None
-        of_keys = "" if key_heads is None else f", {key_heads} of them of keys"
-        return f"it shares the heads among {groups} kinds, and there are {heads} heads{of_keys}"
+        of_keys = "" if key_heads is None else f", that of keys {key_heads}"
+        return f"it shares the heads among {groups} kinds; the number of heads is {heads}{of_keys}"
 
     def tensors(self, heads: int, head_dim: int) -> Mapping[str, ParamSpec]:
         """Return the learned tensors that a family must hold."""

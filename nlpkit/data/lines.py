@@ -56,7 +56,8 @@ def lines(file: TextFile) -> Iterator[bytes]:
     """Yield the lines of a file, or of its range, without their `\\n` or `\\r\\n`.
 
     A byte order mark at the beginning of the file is dropped. Raise `DataError` for a damaged gzip
-    file, for UTF-16 and for a line of more than `LONGEST_LINE`, `FileError` when unreadable.
+    file, for UTF-16, for lines that end with `\r` alone and for one of more than `LONGEST_LINE`,
+    `FileError` when unreadable.
     """
     left = sys.maxsize if file.stop is None else file.stop - file.start
     number = 0
@@ -67,11 +68,10 @@ def lines(file: TextFile) -> Iterator[bytes]:
             left -= len(raw)
             number += 1
             if number == 1 and file.start == 0:
-                if raw.startswith(_UTF16_MARKS):
-                    raise DataError(
-                        f"{file.name}:1: UTF-16 or UTF-32 text (it begins with a byte order mark); "
-                        f"UTF-8 is needed: iconv -f UTF-16 -t UTF-8"
-                    )
+                if raw.startswith(_UTF16_MARKS) or (b"\r" in raw[:-1] and raw[-1:] != b"\n"):
+                    from nlpkit.data.unreadable import explain_first_line
+
+                    raise explain_first_line(file.name, raw)
                 raw = raw.removeprefix(_UTF8_MARK)
             if len(raw) > LONGEST_LINE:
                 number += sum(1 for _ in lines(replace(file, start=0, stop=file.start)))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nlpkit.contracts.reader import RowError
 from nlpkit.data import formats
-from nlpkit.errors import UsageError
+from nlpkit.errors import DataError, UsageError
 
 # Compressed files that are not read: the program, and what they begin with.
 _PACKED = {
@@ -27,6 +27,16 @@ def explain_ending(name: str) -> UsageError:
         f"set data.format to {', '.join(formats.all_names()[1:])} "
         f"(known endings: {', '.join(formats.endings())})"
     )
+
+
+def explain_first_line(name: str, raw: bytes) -> DataError:
+    """Return the error for a file whose first line, of UTF-16 or with `\r`, is not the only one."""
+    if b"\r" in raw and b"\0" not in raw:
+        what = "its lines end with a carriage return alone; a newline is needed: tr '\\r' '\\n'"
+    else:
+        what = "UTF-16 or UTF-32 text (it begins with a byte order mark); UTF-8 is needed: "
+        what += "iconv -f UTF-16 -t UTF-8"
+    return DataError(f"{name}:1: {what}")
 
 
 def explain_bytes(raw: bytes, start: int) -> RowError:

@@ -22,8 +22,8 @@ def find_unread(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> I
         if source.text_key or key in asked:
             asked.setdefault(key, []).extend(entry.files)
     for key, files in asked.items():
-        if is_task and (tokenizer is None or tokenizer.path is not None):
-            why = "on the rows of a task, if no tokenizer is trained"
+        if is_task and (tokenizer is None or tokenizer.kind is None or key.startswith("valid")):
+            why = "on the rows of a task, unless they train a tokenizer of all texts"
         elif any(f.format not in (*formats.TEXT_FORMATS, "parallel") for f in files):  # has keys
             continue
         elif files:

@@ -289,6 +289,7 @@ class Config(FrozenConfig):
         read = {*self.optimizer.module.READS, *self.schedule.module.READS}
         why = dict.fromkeys(_OF_OPTIMIZERS, f"with optimizer {self.optimizer.name}")
         why |= dict.fromkeys(_OF_SCHEDULES, f"with schedule {self.schedule.name}")
+        why |= {"weight_decay": "with train.tune: prompt"} if self.tune == "prompt" else {}
         return {name: reason for name, reason in why.items() if name not in read}
 
     @property

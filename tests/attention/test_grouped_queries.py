@@ -122,5 +122,5 @@ def test_model_from_outside_generates_as_without_a_cache() -> None:
 def test_heads_of_keys_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ValueError, match="4 heads of keys for 6 of queries"):
         _attend(CASES["causal"], Layout([2]), 4)
-    with pytest.raises(Unsupported, match="2 kinds, and there are 6 heads, 3 of them of keys"):
+    with pytest.raises(Unsupported, match="2 kinds; the number of heads is 6, that of keys 3"):
         _attend(CASES["groups of heads"], Layout([2]), 3)

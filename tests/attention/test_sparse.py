@@ -405,10 +405,12 @@ def test_halves_of_the_heads_see_their_own_patterns(choice, backend) -> None:
 
 
 def test_heads_that_cannot_be_halved_are_refused() -> None:
-    with pytest.raises(Unsupported, match="shares the heads among 2 kinds, and there are 3 heads"):
+    with pytest.raises(
+        Unsupported, match="shares the heads among 2 kinds; the number of heads is 3"
+    ):
         _prepare(SPLIT[0], Layout([4]), heads=3)
     config = Config(hidden_size=24, num_heads=3)
-    assert "there are 3 heads" in str(config.refuses_attention(SPLIT[0]))
+    assert "the number of heads is 3" in str(config.refuses_attention(SPLIT[0]))
     assert Config(hidden_size=24, num_heads=4).refuses_attention(SPLIT[0]) is None
 
 
@@ -514,7 +516,7 @@ def test_recipes_take_a_kind_from_the_command_line(name, pattern) -> None:
         ("gpt2", ["attention.kind=fixed", "attention.summary=129"],
          "129 is more than the 128 tokens of a block (stride)"),
         ("gpt2", ["attention.kind=strided", "attention.pattern=split", "model.num_heads=1"],
-         "it shares the heads among 2 kinds, and there are 1 heads"),
+         "it shares the heads among 2 kinds; the number of heads is 1"),
     ],
 )  # fmt: skip
 def test_recipe_that_cannot_have_a_kind_is_refused_with_the_reason(name, sets, said) -> None:

@@ -166,7 +166,7 @@ def test_max_length_beyond_the_positions_is_refused() -> None:
         (["b", "a", "b"], ["a", "b"]),
         ([10, 9, -1], ["-1", "9", "10"]),
         (["10", "9"], ["9", "10"]),
-        ([1, "b", 10], ["1", "10", "b"]),
+        (["1", "b", "10"], ["1", "10", "b"]),
     ],
 )
 def test_labels_are_those_of_the_training_rows_sorted(found, sorted_names) -> None:

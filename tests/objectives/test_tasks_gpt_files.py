@@ -50,6 +50,27 @@ def test_unknown_label_of_held_out_rows_is_named_with_its_line(tmp_path: Path) -
     assert str(items.counts.first_bad[0]).endswith(message)
 
 
+@pytest.mark.parametrize("labels", [["pos", "7", 0], [0, "7", "pos"]])
+def test_classes_of_which_some_are_text_and_some_numbers_are_refused(labels: list) -> None:
+    """As in a file whose column was filled by two programs."""
+    rows = [{"text": "a", "label": label} for label in labels]
+    first, _, last = ("0" if each == 0 else repr(each) for each in labels)
+    with pytest.raises(DataError) as caught:
+        _task("classification", rows)
+    assert str(caught.value) == (
+        f'train.jsonl:3: "label" is {last}, and in train.jsonl:1 {first}: some classes are text, '
+        "some numbers; if they are meant, list them in objective.labels"
+    )
+    task = _task("classification", rows, labels=["pos", "7", "0"])
+    assert task.config.labels == ["pos", "7", "0"]
+
+
+def test_class_is_the_same_as_a_number_and_as_its_text() -> None:
+    """A table has text alone, so that JSON beside it may have either."""
+    rows = [{"text": "a", "label": label} for label in ("1", 1, 0, "0")]
+    assert _task("classification", rows).config.labels == ["0", "1"]
+
+
 CLASSES = {"labels": ["x", "y"]}
 FILES = {
     "rows.jsonl": '{"kind": "y", "n": 3, "words": "abc"}\n\n{"kind": "x", "words": "de"}\n',

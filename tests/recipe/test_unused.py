@@ -78,6 +78,18 @@ def resolve(text: str, *overrides: str) -> Resolved:
                 "--set train.average.every: has no effect with average ema",
             ],
         ),
+        (
+            CLM,
+            (
+                "train.schedule=cosine",
+                "eval.beam=1",
+                "attention.form=local",
+                "train.tune=prompt",
+                "prompt.tokens=4",
+                "train.weight_decay=0.1",
+            ),
+            ["--set train.weight_decay: has no effect with train.tune: prompt"],
+        ),
         # Held-out files are read as they are.
         (
             CLM.replace(
@@ -143,6 +155,12 @@ def test_threshold_of_questions_that_have_an_answer_is_warned_of() -> None:
     assert not load(
         "bert_qa", ["objective.null_threshold=1.5", "objective.no_answer=true"]
     ).warnings
+
+
+def test_filter_of_images_that_are_not_resized_is_warned_of() -> None:
+    (line,) = load("vit", ["objective.resample=bicubic"]).warnings
+    assert line.startswith("--set objective.resample: has no effect without resize: true")
+    assert not load("vit", ["objective.resample=bicubic", "objective.resize=true"]).warnings
 
 
 @pytest.mark.parametrize("folder", ["models", "objectives", "attention/kinds", "train/optimizers"])

@@ -527,6 +527,9 @@ def test_mistakes_in_a_recipe_are_reported_together(ocnli: Path) -> None:
     assert len(caught.value.problems) == 2
 
 
+ROWS = "has no effect on the rows of a task, unless they train a tokenizer of all texts"
+
+
 @pytest.mark.parametrize(
     ("sets", "warnings"),
     [
@@ -544,7 +547,15 @@ def test_mistakes_in_a_recipe_are_reported_together(ocnli: Path) -> None:
          []),
         (["data.train=[c.csv]", "data.text_key=q", "objective={name: classification, text: q}",
           "tokenizer={path: t}"],
-         ["data.text_key: has no effect on the rows of a task, if no tokenizer is trained"]),
+         [f"data.text_key: {ROWS}"]),
+        (["data.train=[c.csv]", "data.valid=[{files: c.csv, text_key: q}]",
+          "objective={name: classification, text: q}"], [f"data.valid.0.text_key: {ROWS}"]),
+        (["data.train=[{files: c.csv, text_key: q}, c.jsonl]",
+          "objective={name: classification, text: q}"], []),
+        (["data.train=[{files: c.csv, text_key: q}, c.jsonl]", "model={family: seq2seq}",
+          "tokenizer={source: {kind: bpe}, target: {kind: bpe}}",
+          "objective={name: seq2seq, source: q, target: label}"],
+         [f"data.train.0.text_key: {ROWS}"]),
     ],
 )  # fmt: skip
 def test_text_key_that_no_file_is_asked_for_gives_a_warning(
@@ -554,8 +565,10 @@ def test_text_key_that_no_file_is_asked_for_gives_a_warning(
     Path("t.txt").write_text("a line\n")
     Path("b.jsonl").write_text('{"body": "a text"}\n')
     Path("c.csv").write_text("label,q\nno,who\n")
-    found = columns.check(recipe.load("gpt2", [*sets, "data.valid=[]"]))
-    assert [each.removeprefix("--set ").removeprefix("data.train: ") for each in found] == warnings
+    Path("c.jsonl").write_text('{"label": "no", "q": "who"}\n')
+    found = columns.check(recipe.load("gpt2", ["data.valid=[]", *sets]))
+    said = [re.sub("^--set (data.(train|valid): )?", "", each) for each in found]
+    assert said == warnings
 
 
 @pytest.mark.parametrize(

@@ -233,25 +233,41 @@ def add_classes(config: Any, rows: Iterable[Row]) -> Any:
     Wrong rows are left to the reading of texts, which stops or counts them (`data.on_error`).
 
     Raises:
-        DataError: there are fewer than two classes, perhaps because of the first wrong row.
+        DataError: there are fewer than two classes, perhaps because of the first wrong row; or some
+            are text that is no number, and some are numbers.
     """
     if config.labels is not None:
         return config
     if config.choices is not None:
         return config.model_copy(update={"labels": name_choices(config.choices)})
     classes, wrong = set(), ""
+    first: dict[bool, str] = {}  # the first class that is a number, and that can be none
     for row in rows:
         try:
-            classes.add(read_class_name(row, config.label))
+            classes.add(name := read_class_name(row, config.label))
         except RowError as error:
             wrong = wrong or f"{row.file}:{row.line}: {error.what}"
-    numbers = all(name.removeprefix("-").isdecimal() for name in classes)
+            continue
+        value, place = row.value(config.label), f"{row.file}:{row.line}"
+        # "1" is that of a table, which has text alone.
+        if (is_number := isinstance(value, int)) or not _is_decimal(name):
+            first.setdefault(is_number, f"{place} {value!r}")
+        if len(first) == 2:
+            raise DataError(
+                f'{place}: "{config.label}" is {value!r}, and in {first[not is_number]}: some '
+                "classes are text, some numbers; if they are meant, list them in objective.labels"
+            )
+    numbers = all(map(_is_decimal, classes))
     # 1 and 01 are the same number, and a set has no order of its own.
     names = sorted(sorted(classes), key=int) if numbers else sorted(classes)
     if len(names) < 2:
         same = f'all rows have the same "{config.label}", {names[0]!r}' if names else "no rows"
         raise DataError(wrong or f"data.train: {same}")
     return config.model_copy(update={"labels": names})
+
+
+def _is_decimal(name: str) -> bool:
+    return name.removeprefix("-").isdecimal()
 
 
 def read_class(row: Row, config: Any) -> str:
