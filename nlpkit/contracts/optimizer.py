@@ -101,21 +101,13 @@ class OptimizerPart(Protocol):
         """
         wide = [parameter for parameter in trained.parameters if parameter.ndim >= 2]
         rest = [parameter for parameter in trained.parameters if parameter.ndim < 2]
-        return [
-            Group(
-                self.NAME,
-                what,
-                alike,
-                settings.lr,
-                decay,
-                sum(self.state(config, p) for p in alike),
-            )
-            for what, alike, decay in (
-                ("matrices, tables", wide, decay_of(settings)),
-                ("norms, biases", rest, 0.0),
-            )
-            if alike
-        ]
+        kinds = (("matrices, tables", wide, decay_of(settings)), ("norms, biases", rest, 0.0))
+        found = []
+        for what, alike, decay in kinds:
+            if alike:
+                size = sum(self.state(config, p) for p in alike)
+                found.append(Group(self.NAME, what, alike, settings.lr, decay, size))
+        return found
 
     @abstractmethod
     def make(self, config: Any, settings: Any, groups: Sequence[Group]) -> list[Optimizer]:

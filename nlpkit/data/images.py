@@ -27,19 +27,22 @@ def shift(image: np.ndarray, down: int, right: int) -> np.ndarray:
 
 
 def resize(image: np.ndarray, height: int, width: int, resample: str = "bilinear") -> np.ndarray:
-    """Return a uint8 image in another size, as by transformers' image processors.
+    """Return an image of bytes in another size, as by transformers' image processors.
 
     `resample` is one of pillow's filters, in small letters.
 
     Raises:
         UsageError: pillow is not installed.
+        RowError: its pixels are others.
     """
+    if not are_bytes(image):
+        raise RowError("only images with integers from 0 to 255 can be resized")
     try:
         from PIL import Image
     except ImportError as error:
         raise UsageError(f"objective.resize: {not_installed('pillow')}") from error
     channels = [
-        Image.fromarray(np.ascontiguousarray(image[:, :, channel]), "L").resize(
+        Image.fromarray(np.ascontiguousarray(image[:, :, channel], np.uint8), "L").resize(
             (width, height), Image.Resampling[resample.upper()]
         )
         for channel in range(image.shape[2])
@@ -89,13 +92,6 @@ def _number(cell: object) -> float:
         return float(cell)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return np.nan
-
-
-def as_bytes(image: np.ndarray) -> np.ndarray:
-    """Return an image as uint8; raise `RowError` if its pixels are others."""
-    if not are_bytes(image):
-        raise RowError("only images with integers from 0 to 255 can be resized")
-    return image.astype(np.uint8)
 
 
 def are_bytes(pixels: np.ndarray) -> bool:

@@ -252,7 +252,7 @@ class Objective(Task):
                     f"an image of {image.shape[0]} x {image.shape[1]}, and the model reads "
                     f"{height} x {width}; set objective.resize: true"
                 )
-            image = images.resize(images.as_bytes(image), height, width, self.config.resample)
+            image = images.resize(image, height, width, self.config.resample)
         return image
 
 

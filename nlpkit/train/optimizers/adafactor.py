@@ -54,12 +54,7 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     from nlpkit.train.optim import uncompiled
     from nlpkit.train.whole_tensors import on_whole_parameters
 
-    return [
-        on_whole_parameters(uncompiled(torch.optim.Adafactor))(
-            [group.for_torch() for group in groups],
-            lr=settings.lr,
-            beta2_decay=config.beta2_decay,
-            eps=(config.eps1, config.eps2),
-            d=config.clip_threshold,
-        )
-    ]
+    given = [group.for_torch() for group in groups]
+    kind = on_whole_parameters(uncompiled(torch.optim.Adafactor))
+    eps = config.eps1, config.eps2
+    return [kind(given, beta2_decay=config.beta2_decay, eps=eps, d=config.clip_threshold)]

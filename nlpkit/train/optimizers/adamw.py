@@ -45,10 +45,5 @@ def adamw(settings: ResolvedTraining, groups: Sequence[Group]) -> Optimizer:
 
     from nlpkit.train.optim import uncompiled
 
-    return uncompiled(torch.optim.AdamW)(
-        [group.for_torch() for group in groups],
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=settings.adam_eps,
-        fused=True,
-    )
+    given, betas = [group.for_torch() for group in groups], (settings.beta1, settings.beta2)
+    return uncompiled(torch.optim.AdamW)(given, betas=betas, eps=settings.adam_eps, fused=True)

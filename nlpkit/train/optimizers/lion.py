@@ -41,10 +41,5 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
     """Return lion-pytorch's Lion."""
     from lion_pytorch import Lion
 
-    return [
-        Lion(
-            [group.for_torch() for group in groups],
-            lr=settings.lr,
-            betas=(config.beta1, config.beta2),
-        )
-    ]
+    given = [group.for_torch() for group in groups]
+    return [Lion(given, betas=(config.beta1, config.beta2))]

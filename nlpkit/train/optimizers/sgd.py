@@ -47,11 +47,6 @@ def make(config: Config, settings: ResolvedTraining, groups: Sequence[Group]) ->
 
     from nlpkit.train.optim import uncompiled
 
-    return [
-        uncompiled(torch.optim.SGD)(
-            [group.for_torch() for group in groups],
-            lr=settings.lr,
-            momentum=config.momentum,
-            nesterov=config.nesterov,
-        )
-    ]
+    given = [group.for_torch() for group in groups]
+    kind = uncompiled(torch.optim.SGD)
+    return [kind(given, momentum=config.momentum, nesterov=config.nesterov)]
