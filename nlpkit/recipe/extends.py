@@ -137,9 +137,8 @@ def _is_another(path: KeyPath, old: JsonMapping, new: JsonMapping) -> bool:
 
 
 def _remove(document: Document, key: str) -> None:
-    if key in document.data:
-        del document.data[key]
-        document.forget((key,))
+    document.data.pop(key, None)
+    document.forget((key,))
 
 
 def _locate(data: JsonObject, folder: Path, home: Path) -> None:

@@ -30,7 +30,8 @@ _LIST: Schema = {"type": "array", "minItems": 1, "items": _OBJECTIVE}
 
 def build_schema() -> Schema:
     """Return the schema; a section that names a part allows the settings of that part alone."""
-    configs = {part: _load_configs(part) for part in _PARTS}
+    names = {part: registry.names(part.FOLDER) for part in _PARTS}
+    configs = {p: {n: registry.load(p.FOLDER, n).Config for n in names[p]} for p in _PARTS}
     fixed = _find_fixed()
     models: list[type[FrozenConfig]] = [Recipe, *_PARTS, *fixed.values()]
     models += [config for chosen in configs.values() for config in chosen.values()]
@@ -80,10 +81,6 @@ def build_schema() -> Schema:
         "else": whole,
         "$defs": defs,
     }
-
-
-def _load_configs(part: type[Part]) -> dict[str, type[FrozenConfig]]:
-    return {name: registry.load(part.FOLDER, name).Config for name in registry.names(part.FOLDER)}
 
 
 def _find_fixed() -> dict[str, type[FrozenConfig]]:

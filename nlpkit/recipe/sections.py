@@ -5,6 +5,7 @@ from typing import Annotated, Any, get_args
 from pydantic import (
     Field,
     SerializationInfo,
+    Strict,
     ValidationInfo,
     field_validator,
     model_serializer,
@@ -222,7 +223,7 @@ class Attention(Part):
     FOLDER = "attention/kinds"
     KEY = "kind"
     backend: str = Field("auto", description="auto takes the fastest that fits; the log names it")
-    layers: tuple[AttentionLayer, ...] | None = Field(
+    layers: Annotated[tuple[AttentionLayer, ...], Strict(False)] | None = Field(
         None,
         min_length=1,
         description="a kind for each layer, repeated over the layers, instead of kind",
@@ -247,11 +248,6 @@ class Attention(Part):
             near = registry.suggest(backend, names)
             raise ValueError(f"no {backend!r}{near}; known: {', '.join(names)}")
         return backend
-
-    @field_validator("layers", mode="before")
-    @classmethod
-    def _as_tuple(cls, layers: object) -> object:
-        return tuple(layers) if isinstance(layers, list) else layers
 
     @field_validator("kind")
     @classmethod

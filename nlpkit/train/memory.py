@@ -9,6 +9,7 @@ import gc
 import os
 import platform
 import resource
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -22,10 +23,8 @@ def forget_peak(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    try:
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")  # proc(5): resets VmHWM
-    except OSError:
-        return
 
 
 def release(device: torch.device) -> None:
@@ -79,12 +78,10 @@ def _left(mount: Path, path: str, limit_file: str, used_file: str, cache_key: st
     first = mount / path.lstrip("/")
     free = []
     for group in (first, *first.parents):
-        try:
+        with suppress(OSError, ValueError):  # no such group, or its limit is `max`
             cached = read_table(group / "memory.stat").get(cache_key, 0)
             in_use = int((group / used_file).read_text()) - cached
             free.append(int((group / limit_file).read_text()) - in_use)
-        except (OSError, ValueError):  # no such group, or its limit is `max`
-            pass
         if group == mount:
             break
     return free

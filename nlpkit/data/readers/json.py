@@ -16,7 +16,7 @@ from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
 from nlpkit.data.lines import kind_of
 from nlpkit.data.nested import ObjectWithLine
 from nlpkit.data.readers.csv import decode_lines
-from nlpkit.data.readers.jsonl import refuse_twins
+from nlpkit.data.readers.jsonl import describe, refuse_twins
 from nlpkit.errors import DataError
 
 ENDINGS = ()  # .json is jsonl, as most corpora and benchmarks have it
@@ -65,12 +65,10 @@ def read(file: TextFile, counts: Counts) -> object:
     made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]  # C's has no parse
     try:
         return made.decode("\n".join(texts))
-    except json.JSONDecodeError as error:
-        hint = "; objects line by line are data.format: jsonl" if error.msg == "Extra data" else ""
-        raise DataError(
-            f"{file.name}:{error.lineno}: broken JSON at column {error.colno}: {error.msg}{hint}"
-        ) from error
-    except ValueError as error:  # a number with too many digits
-        raise DataError(f"{file.name}: broken JSON: {error}") from error
-    except RecursionError as error:
-        raise DataError(f"{file.name}: broken JSON: nested too deeply") from error
+    except (ValueError, RecursionError) as error:
+        what, place = describe(error), file.name
+        if isinstance(error, json.JSONDecodeError):
+            place += f":{error.lineno}"
+            hint = "; objects line by line are data.format: jsonl"
+            what += hint if error.msg == "Extra data" else ""
+        raise DataError(f"{place}: {what}") from error

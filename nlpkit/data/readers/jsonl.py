@@ -30,7 +30,10 @@ def parse(line: str, example: str) -> JsonObject:
     try:
         row = json.loads(line, object_pairs_hook=refuse_twins)
     except (ValueError, RecursionError) as error:
-        raise _explain(line, error) from error
+        hint = ""
+        if line.strip() in ("{", "[", "[{"):
+            hint = "; one object a line is needed; data.format: json reads one value"
+        raise RowError(describe(error) + hint) from error
     if not isinstance(row, dict):
         hint = "; data.format: json reads an array of rows" if isinstance(row, list) else ""
         raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')
@@ -46,13 +49,11 @@ def refuse_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return row
 
 
-def _explain(line: str, error: Exception) -> RowError:
+def describe(error: Exception) -> str:
+    """Return what is wrong with JSON that Python cannot read."""
     if isinstance(error, RecursionError):
-        return RowError("broken JSON: nested too deeply")
+        return "broken JSON: nested too deeply"
     if not isinstance(error, json.JSONDecodeError):  # a number with too many digits
-        return RowError(f"broken JSON: {error}")
-    hint = ""
-    if line.strip() in ("{", "[", "[{"):
-        hint = "; one object a line is needed; data.format: json reads one value"
+        return f"broken JSON: {error}"
     what = error.msg.removesuffix(" at").removesuffix(" starting")
-    return RowError(f"broken JSON at column {error.colno}: {what}{hint}")
+    return f"broken JSON at column {error.colno}: {what}"
