@@ -91,10 +91,10 @@ class Log:
         self.console.print(stamp + text, style=style, markup=False)
 
     @contextmanager
-    def live(self, total: int | None, done: int, progress: float = 0.0) -> Iterator[None]:
-        """Show progress from step `done` to `total` while open.
+    def live(self, total: int | None, done: int, progress: float) -> Iterator[None]:
+        """Show progress from step `done`, with this share of the run, to `total` while open.
 
-        With a budget of time, `total` is None, and the bar shows `progress`, the share done.
+        With a budget of time, `total` is None.
         """
         if not self.console.is_terminal or self.verbosity < NORMAL:
             yield
@@ -106,10 +106,9 @@ class Log:
             console=self.console,
         )
         with self._progress:
-            share = done / total if total else progress
             at = _of_total(done, total)
             self._task = self._progress.add_task("", total=1.0, at=at, news="")
-            self._progress.update(self._task, completed=share)
+            self._progress.update(self._task, completed=progress)
             yield
         self._progress = None
 

@@ -19,7 +19,7 @@ def test_live_line_says_how_far_an_evaluation_is(monkeypatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     stream = _Terminal()
     log = Log(stream=stream)
-    with log.live(total=8, done=3):
+    with log.live(total=8, done=3, progress=3 / 8):
         log.evaluating(11, 80)
     assert "step 3/8" in stream.getvalue()
     assert "evaluating, batch 12/80" in stream.getvalue()
@@ -28,7 +28,7 @@ def test_live_line_says_how_far_an_evaluation_is(monkeypatch) -> None:
 def test_evaluation_is_no_news_outside_a_terminal() -> None:
     stream = io.StringIO()
     log = Log(stream=stream)
-    with log.live(total=8, done=3):
+    with log.live(total=8, done=3, progress=3 / 8):
         log.evaluating(11, 80)
     assert stream.getvalue() == ""
 
