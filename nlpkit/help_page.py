@@ -21,8 +21,7 @@ def format_page(usage: Sequence[str], about: str, sections: Mapping[str, Rows]) 
     forms = [
         _fill(form, "Usage: " if not i else " " * 7, 11, width) for i, form in enumerate(usage)
     ]
-    blocks = ["\n".join(forms)]
-    blocks += [format_text(about, "  ", width)]
+    blocks = ["\n".join(forms), format_text(about, "  ", width)]
     for title, rows in sections.items():
         if rows:
             blocks.append(f"{title}:\n{_format_rows(rows, width)}")

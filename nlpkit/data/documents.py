@@ -25,13 +25,12 @@ from nlpkit.plural import all_of, number_of
 class Document:
     """A text, and where it came from: `line` is where it starts, from 1, after decompression.
 
-    `second` is the other text of a pair, a line of `parallel` files; `bytes` are those of both.
+    `second` is the other text of a pair, a line of `parallel` files.
     """
 
     text: str
     file: str
     line: int
-    bytes: int
     second: str | None = None
 
     @property
@@ -101,11 +100,10 @@ def read(
         if part != "all" and is_held_out(whole, config.valid_fraction) != (part == "valid"):
             counts.held_out += 1
             continue
-        size = len(whole) - len(second)
         counts.documents += 1
         counts.characters += sum(map(len, texts))
-        counts.bytes += size
-        yield Document(text, file.name, line, size, *second)
+        counts.bytes += len(whole) - len(second)
+        yield Document(text, file.name, line, *second)
 
 
 def _blocks(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from nlpkit.contracts.task import Answer
 from nlpkit.errors import DataError, UsageError
@@ -29,18 +30,14 @@ def scores(
 
 
 def signed_scores(
-    metrics: Sequence[str],
-    pairs: Sequence[Answer],
-    warn: Callable[[str], None] = lambda _: None,
+    metrics: Sequence[str], pairs: Sequence[Answer], warn: Callable[[str], None]
 ) -> dict[str, tuple[float | None, str]]:
     """Return the scores as `scores` does, each with its signature: the settings that decide it."""
     predictions, labels = [a for a, _ in pairs], [b for _, b in pairs]
     results: dict[str, tuple[float | None, str]] = {}
     for name in metrics:
-        try:
+        results[name] = None, ""
+        with suppress(DataError):
             found = named.score(name, predictions, labels, warn)
-        except DataError:
-            results[name] = None, ""
-            continue
-        results[name] = (found.score if math.isfinite(found.score) else None), found.signature
+            results[name] = (found.score if math.isfinite(found.score) else None), found.signature
     return results

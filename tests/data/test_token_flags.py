@@ -305,9 +305,10 @@ def test_tokenizer_is_trained_on_both_sides_of_parallel_files(here) -> None:
     (here / "a.de").write_text("eins\n")
     config = Config(train=[{"files": ["a.en", "a.de"], "format": "parallel"}])
     inputs, _ = resolve(config, None, here)
-    (document,) = read_documents(inputs, config, Counts())
+    counts = Counts()
+    (document,) = read_documents(inputs, config, counts)
     assert document.texts == ("one", "eins")
-    assert document.bytes == 7
+    assert counts.bytes == 7
 
 
 # Examples
