@@ -97,12 +97,6 @@ def _complete() -> int:
     return 0
 
 
-def _print_traceback() -> None:
-    import traceback
-
-    traceback.print_exc()
-
-
 def exit_now(error: NlpkitError) -> NoReturn:
     """Print what went wrong and end the process, from any thread; nothing is cleaned up."""
     os._exit(_user_error(error, False))
@@ -114,7 +108,7 @@ def _say(message: str, code: int, shown: bool) -> int:
     # If the message cannot be written, the exit code still tells the kind of error.
     with contextlib.suppress(OSError):
         if shown:
-            _print_traceback()
+            sys.excepthook(*sys.exc_info())
         print(f"nlpkit: {'' if rank == '0' else f'process {rank}: '}{message}", file=sys.stderr)
     return code
 
@@ -132,7 +126,7 @@ def _user_error(error: NlpkitError, shown: bool) -> int:
         return _say(str(error), error.exit_code, shown)
     with contextlib.suppress(OSError):
         if shown:
-            _print_traceback()
+            sys.excepthook(*sys.exc_info())
         print(*error.problems[:_SHOWN_PROBLEMS], sep="\n", file=sys.stderr)
         if more := len(error.problems[_SHOWN_PROBLEMS:]):
             print(f"nlpkit: and {more:,} more mistakes", file=sys.stderr)
@@ -165,7 +159,7 @@ def _other_error(error: Exception, shown: bool) -> int:
 
     if failed := error_of_part(error):
         return _say(f"{failed}; --traceback shows the calls", failed.exit_code, shown)
-    _print_traceback()
+    sys.excepthook(*sys.exc_info())
     return _say("this is a bug of nlpkit; please report it with the lines above", 1, False)
 
 

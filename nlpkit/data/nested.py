@@ -54,7 +54,7 @@ def _rows(
     `around` are the values of the objects around it.
     """
     step, *later = steps
-    named = _name_values(value)
+    named = name_values(value)
     line = getattr(value, "line", 0)
     names = step.split("+") if not later else [step]
     for name in names:
@@ -80,13 +80,13 @@ def _rows(
 
 
 def _row(entry: object, step: str, around: JsonMapping, line: int) -> ObjectWithLine:
-    own = _name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
+    own = name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
     row = ObjectWithLine({**around, **own})
     row.line = getattr(entry, "line", line)
     return row
 
 
-def _name_values(value: object) -> JsonMapping:
+def name_values(value: object) -> JsonObject:
     """Return the values of an object, or of an array by their numbers."""
     if isinstance(value, list):
         return {str(number): entry for number, entry in enumerate(value)}

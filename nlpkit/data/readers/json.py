@@ -13,8 +13,7 @@ from json import decoder, scanner
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
-from nlpkit.data.lines import kind_of
-from nlpkit.data.nested import ObjectWithLine
+from nlpkit.data.nested import ObjectWithLine, name_values
 from nlpkit.data.readers.csv import decode_lines
 from nlpkit.data.readers.jsonl import describe, refuse_twins
 from nlpkit.errors import DataError
@@ -28,12 +27,10 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     line = 1
     for entry in content if isinstance(content, list) else [content]:
         line = _first_line(entry) or line
-        row = entry
-        if isinstance(entry, list):
-            row = {str(number): value for number, value in enumerate(entry)}
-        if not isinstance(row, dict):
-            row = RowError(f"{kind_of(row)}, not an object or an array")
-        yield line, row
+        try:
+            yield line, name_values(entry)
+        except RowError as error:
+            yield line, error
 
 
 def _first_line(value: object) -> int:
