@@ -223,9 +223,7 @@ class Config(FrozenConfig):
     @model_validator(mode="before")
     @classmethod
     def _prepared(cls, given: Any) -> Any:
-        """Drop `replay: null` of runs that nlpkit 0.1 began; let rows take the place of tokens."""
-        if isinstance(given, dict) and given.get("replay", "") is None:
-            given = {name: value for name, value in given.items() if name != "replay"}
+        """Keep lists apart as `phases`; let rows take the place of tokens."""
         if isinstance(given, dict) and (
             "phases" in given or any(isinstance(given.get(n), list) for n in MAY_CHANGE)
         ):
