@@ -5,6 +5,7 @@ import math
 import os
 import tempfile
 import time
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -100,14 +101,12 @@ class Cost(NamedTuple):
 
 def count_bought_steps(plan: Planned, cost: Cost, seconds: float) -> int:
     """Return the number of steps, at least 1, that end in this time with all that is due."""
-    fewest, most = 1, max(1, int(seconds / cost.step))
-    while fewest < most:
-        middle = (fewest + most + 1) // 2
-        if sum(cost.of(middle, *_count_occasions(plan, middle))) <= seconds:
-            fewest = middle
-        else:
-            most = middle - 1
-    return fewest
+
+    def count_seconds(steps: int) -> float:
+        return sum(cost.of(steps, *_count_occasions(plan, steps)))
+
+    most = max(1, int(seconds / cost.step))
+    return max(1, bisect_right(range(1, most + 1), seconds, key=count_seconds))
 
 
 def _count_occasions(plan: Planned, steps: int | None = None) -> tuple[int, int]:

@@ -143,7 +143,8 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     records = _read_records(path / METRICS)
     if not records and not may_be_empty:
         raise FileError(f"{path}: nothing to report yet: no step is in {METRICS}")
-    data = yaml.read(_read_bytes(path / RECIPE), str(path / RECIPE)).data
+    named = str(path / RECIPE)
+    data = yaml.read(yaml.read_file(path / RECIPE, named), named).data
     settings = {dotted(k): json.dumps(value, ensure_ascii=False) for k, value in flatten(data)}
     steps = [record for record in records if "held_out" not in record]
     evaluations = {
@@ -156,15 +157,11 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     return History(label, path, RunDirectory(path).status(), settings, steps, evaluations, spent)
 
 
-def _read_bytes(path: Path) -> bytes:
+def _read_records(path: Path) -> list[JsonObject]:
     try:
-        return path.read_bytes()
+        raw = path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise FileError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _read_records(path: Path) -> list[JsonObject]:
-    raw = _read_bytes(path) if path.exists() else b""
     lines = raw.splitlines()
     records: list[JsonObject] = []
     for number, line in enumerate(lines, 1):

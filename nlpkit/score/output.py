@@ -43,22 +43,26 @@ def round_score(score: Score, value: float, width: int | None) -> str:
 def format_number(result: Result, width: int | None) -> str:
     """Return the score alone, as `-b` prints it, with the interval if there is one."""
     text = round_score(result.score, result.score.score, width)
-    if result.mean is None or result.half_width is None:
-        return text
-    return f"{text} ({_format_interval(result, width)})"
+    return f"{text} ({interval})" if (interval := _format_interval(result, width)) else text
 
 
 def _format_interval(result: Result, width: int | None) -> str:
-    mean, half = result.mean or 0.0, result.half_width or 0.0
-    score = result.score
-    return f"μ = {round_score(score, mean, width)} ± {round_score(score, half, width)}"
+    """Return the interval as text; "" without a test."""
+    if result.mean is None or result.half_width is None:
+        return ""
+    mean, half = (round_score(result.score, x, width) for x in (result.mean, result.half_width))
+    return f"μ = {mean} ± {half}"
 
 
 def format_line(result: Result, width: int | None, short: bool) -> str:
     """Return `BLEU|signature = 36.3 …`."""
-    signature = shorten(result.score.name, result.signature) if short else result.signature
-    name = f"{result.score.name}|{signature}" if signature else result.score.name
-    return f"{name} = {format_number(result, width)} {result.score.verbose}".rstrip()
+    number = format_number(result, width)
+    return f"{_format_name(result, short)} = {number} {result.score.verbose}".rstrip()
+
+
+def _format_name(result: Result, short: bool) -> str:
+    name, signature = result.score.name, result.signature
+    return f"{name}|{shorten(name, signature) if short else signature}" if signature else name
 
 
 def align_equals(lines: Sequence[str]) -> list[str]:
@@ -129,9 +133,8 @@ def format_table(
     rows: Sequence[Sequence[Result]], width: int | None, short: bool, paired: bool
 ) -> str:
     """Return a line for each system and a column for each metric, then the signatures."""
-    cells = [["System", *(each.score.name for each in rows[0])]]
-    if rows[0][0].mean is not None:
-        cells[0][1:] = [f"{name} (μ ± 95% CI)" for name in cells[0][1:]]
+    what = "" if rows[0][0].mean is None else " (μ ± 95% CI)"
+    cells = [["System", *(f"{each.score.name}{what}" for each in rows[0])]]
     for index, row in enumerate(rows):
         cells.append(
             [_name_system(row[0], index, paired), *(_format_cell(each, width) for each in row)]
@@ -140,18 +143,11 @@ def format_table(
     lines.append("")
     if paired:
         lines.append(f"p: of the difference to the baseline; *: at most {_SIGNIFICANT}")
-    for each in rows[0]:
-        signature = each.signature
-        lines.append(
-            f"{each.score.name}|{shorten(each.score.name, signature) if short else signature}"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_format_name(each, short) for each in rows[0])])
 
 
 def _format_cell(result: Result, width: int | None) -> str:
-    text = round_score(result.score, result.score.score, width)
-    if result.mean is not None and result.half_width is not None:
-        text += f" ({_format_interval(result, width).removeprefix('μ = ')})"
+    text = format_number(result, width).replace("μ = ", "")
     if result.p_value is not None:
         text += f" (p = {result.p_value:.4f}){'*' if result.p_value <= _SIGNIFICANT else ''}"
     return text

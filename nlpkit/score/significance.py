@@ -150,17 +150,12 @@ def _draw_samples(
 
     rng = np.random.default_rng(seed)
     lines = len(tables[0])
-    # Products of float64 are fast and, of counts below 2^53, exact.
-    wide = np.concatenate(tables, axis=1).astype(np.float64)
-    kinds = [table.dtype for table in tables]
-    ends = np.cumsum([table.shape[1] for table in tables])[:-1]
     piece = max(1, _CELLS // lines)
     for start in range(0, samples, piece):
         drawn = rng.choice(lines, size=(min(piece, samples - start), lines), replace=True)
         for sample in drawn:
-            sums = np.bincount(sample, minlength=lines) @ wide
-            parts = np.split(sums, ends)
-            yield [part.astype(kind).tolist() for part, kind in zip(parts, kinds, strict=True)]
+            times = np.bincount(sample, minlength=lines)
+            yield [(times @ table).tolist() for table in tables]
 
 
 def _draw_shuffles(

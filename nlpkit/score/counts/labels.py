@@ -1,6 +1,7 @@
 """The labels of lines: counts by class, from which accuracy, F1 and MCC are computed, and F1."""
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -88,12 +89,9 @@ def make_rows(labels: Labels, classes: Sequence[str]) -> Iterator[tuple[int, ...
 
 def count(labels: Labels, classes: Sequence[str]) -> list[Counts]:
     """Return the counts of each class over all lines."""
-    both = dict.fromkeys(labels.known, 0)
-    predicted, right = dict(both), dict(both)
-    for prediction, label in zip(labels.predicted, labels.right, strict=True):
-        predicted[prediction] += 1
-        right[label] += 1
-        both[prediction] += prediction == label
+    pairs = zip(labels.predicted, labels.right, strict=True)
+    both = Counter(label for prediction, label in pairs if prediction == label)
+    predicted, right = Counter(labels.predicted), Counter(labels.right)
     return [Counts(both[c], predicted[c], right[c]) for c in classes]
 
 

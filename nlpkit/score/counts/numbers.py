@@ -2,7 +2,9 @@
 
 import math
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from statistics import correlation
 
 from nlpkit.contracts.metric import BadLine, Lines, References
 from nlpkit.errors import DataError
@@ -39,34 +41,16 @@ def read_pairs(hypotheses: Lines, references: References) -> tuple[list[float], 
 
 def pearson(x: Sequence[float], y: Sequence[float]) -> float:
     """Return Pearson's correlation; neither side may be constant."""
-    a, b = _center(x), _center(y)
-    covariance = math.fsum(map(float.__mul__, a, b))
-    variances = math.fsum(v * v for v in a) * math.fsum(v * v for v in b)
-    return max(-1.0, min(1.0, covariance / math.sqrt(variances)))
-
-
-def _center(values: Sequence[float]) -> list[float]:
-    """Return the deviations from the mean, scaled below 1 so that no square over- or underflows."""
-    scaled = _scale(values)
-    mean = math.fsum(scaled) / len(scaled)
-    return _scale([v - mean for v in scaled])
+    return max(-1.0, min(1.0, correlation(_scale(x), _scale(y))))
 
 
 def _scale(values: Sequence[float]) -> list[float]:
-    """Return the values divided by a power of two, so that no digit is lost."""
+    """Return the values divided by a power of two: no digit is lost, and no square overflows."""
     _, exponent = math.frexp(max(map(abs, values)))
     return [math.ldexp(v, -exponent) for v in values]
 
 
 def double_ranks(values: Sequence[float]) -> list[int]:
     """Return twice the rank of each value, from 2; equal values get the mean of their ranks."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks, first = [0] * len(values), 0
-    while first < len(order):
-        after = first + 1
-        while after < len(order) and values[order[after]] == values[order[first]]:
-            after += 1
-        for i in order[first:after]:
-            ranks[i] = first + 1 + after
-        first = after
-    return ranks
+    ordered = sorted(values)
+    return [bisect_left(ordered, v) + bisect_right(ordered, v) + 1 for v in values]
