@@ -43,7 +43,7 @@ class Condition(Sections):
     recipe: str = Field("", description="a file, or a packaged recipe")
     evaluates: str | None = Field(None, description="a condition before it, with other beams")
     start: str | None = Field(None, alias="from", description="a condition before, or checkpoint")
-    rates: list[float] | None = Field(None, description="in place of those of the file")
+    rates: suite.Rates | None = Field(None, description="in place of those of the file")
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
@@ -119,6 +119,8 @@ class Expectation(FrozenConfig):
     def _check_kind(self) -> Self:
         if bool(self.better) == bool(self.same) or bool(self.same) != (self.within is not None):
             raise ValueError("give better, or same and within, a share such as 0.02")
+        if {*self.than} == {*self.better, *self.same}:
+            raise ValueError(f"compares {' and '.join(self.than)} with itself")
         return self
 
     @property
@@ -151,7 +153,7 @@ class Experiment(Sections):
     conditions: dict[Annotated[str, Field(pattern=_NAME)], Condition] = Field(min_length=2)
     equal: Equal | None = Field(None, description="default: what the recipes say")
     parameters: float | None = Field(None, ge=0, description="share by which sizes may differ")
-    rates: list[float] | None = Field(None, min_length=2, description="to try for each condition")
+    rates: suite.Rates | None = Field(None, description="to try for each condition")
     seeds: int = Field(3, gt=0, le=10, description="runs of each condition: seeds 1, 2, …")
     expect: list[Expectation] = Field(min_length=1)
     rule: Rule = Rule()

@@ -64,6 +64,9 @@ def _check_rates(rates: list[float]) -> list[float]:
     return rates
 
 
+Rates = Annotated[list[float], AfterValidator(_check_rates)]
+
+
 class Settings(FrozenConfig):
     """The section `suite`."""
 
@@ -71,7 +74,7 @@ class Settings(FrozenConfig):
     seeds: int = Field(3, gt=0, description="runs of each task, as many from nothing")
     start: str | None = Field(None, alias="from", description="the base: a run or a checkpoint")
     folder: str = Field("", description="folder of the files in data.train and data.valid here")
-    rates: Annotated[list[float], AfterValidator(_check_rates)] | None = Field(
+    rates: Rates | None = Field(
         None, description="learning rates to try for each side of a task; default: its recipe's"
     )
     max_rows: int | None = Field(

@@ -160,6 +160,9 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "by: bits_per_charcter",
             "expect.0.by: no 'bits_per_charcter', did you mean bits_per_character?",
         ),
+        ("than: narrow, by", "than: [wide], by", "compares wide with itself"),
+        ("seeds: 2", "seeds: 2\nrates: [1.0e-3, 1.0e-3]", "rates: expected two or more rates"),
+        ("tiny.yaml}", "tiny.yaml, rates: [2.0e-3]}", "narrow.rates: expected two or more rates"),
         ("{tokens: 1000}", "{time: soon}", "equal.time: 'soon' is not a time such as 90s"),
         # No data of its own: no file is looked for.
         pytest.param("seeds: 2", "seeds: 2\nfolder: none", None, marks=pytest.mark.slow),
