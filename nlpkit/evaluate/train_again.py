@@ -29,7 +29,9 @@ from nlpkit.train.signals import StopFlag
 def check(run: Path, status: JsonMapping, steps: int | None) -> None:
     """Raise `UsageError` if a run with this `run.json` cannot be trained again, or its `steps`."""
     problem = None
-    if not status.get("finished") and steps is None:
+    if status.get("diverged") and steps is None:
+        problem = "has diverged; compare its first --steps N"
+    elif not status.get("finished") and steps is None:
         problem = "is not finished; finish it with its command, or compare its first --steps N"
     elif (processes := status.get("processes", 1)) != 1:
         problem = f"was trained by {processes} processes, whose sums are in another order than here"

@@ -157,6 +157,9 @@ def test_unfinished_run_is_compared_up_to_a_step_alone(runs, capsys):
     change_status("run", finished=False)
     assert reproduce() == 2
     assert "run is not finished" in capsys.readouterr().err
+    change_status("run", diverged=True)
+    assert reproduce() == 2
+    assert "run has diverged; compare its first --steps N" in capsys.readouterr().err
     assert reproduce("--steps", "3") == 0
 
 
