@@ -98,9 +98,11 @@ def compare_figures(
     first, *others = sides
     compared = []
     for name in others:
-        runs = [of_path[row.path] for row in (*sides[first], *sides[name])]
-        texts, hashes = zip(*map(_describe_rows, runs), strict=True)
-        if len({*(hashes if all(hashes) else texts)}) > 1:
+        rows = [row for row in (*sides[first], *sides[name]) if row.state == "finished"]
+        runs = [of_path[row.path] for row in rows]
+        described = [_describe_rows(run) for run in runs]
+        by_hash = all(hashes for _, hashes in described)
+        if len({each[by_hash] for each in described}) > 1:
             say(f"not comparable: {name} is evaluated on other data than {first} (data.valid)")
             continue
         figures = list_figures(table)
@@ -154,7 +156,7 @@ def _find_other_unit(runs: Sequence[History]) -> str | None:
     is_name = re.compile(r"objective(\.\d+)?\.name").fullmatch
     if len({str([v for k, v in run.settings.items() if is_name(k)]) for run in runs}) > 1:
         return "of another objective (objective.name)"
-    if runs[0].loss_unit == "nats/token" and len({*map(_hash_tokenizer, runs)}) > 1:
+    if len({*map(_hash_tokenizer, runs)}) > 1 and runs[0].loss_unit == "nats/token":
         return _OTHER_TOKENS
     return None
 

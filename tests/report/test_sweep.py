@@ -263,6 +263,13 @@ def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatc
     for run in b.iterdir():
         (run / "tokenizer").mkdir()
         (run / "tokenizer/vocab.txt").write_text("a")
+    # A run that diverges before its first checkpoint has no tokenizer yet.
+    for seed in (1, 2):
+        write_run(tmp_path / f"d/seed-{seed}", [None], seed=seed, lr=0.3, state="diverged")
+    for others in (["b"], ["c", "d"]):
+        err = printed(capsys, *others, "d")[1]
+        assert "no finished run of" in err
+        assert "another tokenizer" not in err
     out, err = printed(capsys, "a", "b")
     assert "not comparable: the loss of b is per token of another tokenizer than that of a" in err
     assert "Welch" not in out
