@@ -1,5 +1,6 @@
 """Generate text with CKPT from lines of FILE."""
 
+import os
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -7,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from nlpkit.commands._checkpoint import make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
-from nlpkit.errors import UsageError
+from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
@@ -155,6 +156,8 @@ def _open_inputs(file: str, key: str | None, chat: bool) -> "Inputs":
     from nlpkit.generate.inputs import Inputs
 
     check_option("--key", key or None)
+    if file != "-" and not os.path.exists(file):
+        raise FileError(f"{file}: no such file")
     is_json = file.removesuffix(".gz").endswith(".jsonl") and not chat
     if file == "-" and sys.stdin is None:
         raise UsageError("FILE: '-' is stdin, but stdin is closed")

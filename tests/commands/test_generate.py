@@ -293,7 +293,8 @@ def test_generate_without_a_checkpoint_or_input_exits_4(
     assert f"nlpkit: {tmp_path / 'none'}: no such directory" in capsys.readouterr().err
     code, out, err = command(tmp_path / "none.txt")
     assert (code, out) == (4, "")
-    assert "none.txt: no such file" in err
+    assert err.startswith("nlpkit: ")  # before the checkpoint is opened
+    assert err.endswith("none.txt: no such file\n")
 
 
 def _started(run: Path, *arguments: str, **streams) -> subprocess.Popen:
