@@ -5,6 +5,7 @@ said, a line each: another evaluated text, another unit of the loss, a side with
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -221,6 +222,8 @@ def read_rows(path: Path) -> tuple[list[str], list[float]]:
         try:
             row = json.loads(line)
             credit.append(float(row["credit"] if "credit" in row else _is_right(row)))
+            if not math.isfinite(credit[-1]):
+                raise ValueError
             predicted.append(row.get("prediction"))
             places.append(Path(row["place"]).name if "place" in row else str(row["target"]))
         except (ValueError, KeyError, TypeError) as error:

@@ -110,16 +110,18 @@ def compare(first: Sequence[float], other: Sequence[float]) -> Difference:
     counts = len(first), len(other)
     if min(counts) < 2:
         return Difference(means, counts, "Welch")
-    variances = statistics.variance(first), statistics.variance(other)
-    parts = [variance / count for variance, count in zip(variances, counts, strict=True)]
-    below = sum(part**2 / (n - 1) for part, n in zip(parts, counts, strict=True))
-    welch = _find_interval(means, counts, "Welch", sum(parts), sum(parts) ** 2 / (below or 1))
+    sides = statistics.stdev(first), statistics.stdev(other)
+    errors = [side / math.sqrt(count) for side, count in zip(sides, counts, strict=True)]
+    error = math.hypot(*errors)  # the squares of perplexities may be no floats
+    shares = [(each / (error or 1)) ** 4 for each in errors]
+    below = sum(share / (n - 1) for share, n in zip(shares, counts, strict=True))
+    welch = _find_interval(means, counts, "Welch", error, 1 / (below or 1))
     if counts[0] == counts[1]:  # Student's has the same error, and more degrees of freedom
         return welch
     of_both = sum(counts) - 2
-    pooled = sum(v * (n - 1) for v, n in zip(variances, counts, strict=True)) / of_both
-    square = pooled * sum(1 / n for n in counts)
-    student = _find_interval(means, counts, "Student", square, of_both)
+    of_each = (side * math.sqrt((n - 1) / of_both) for side, n in zip(sides, counts, strict=True))
+    error = math.hypot(*of_each) * math.sqrt(sum(1 / n for n in counts))
+    student = _find_interval(means, counts, "Student", error, of_both)
     return max(welch, student, key=lambda each: (each.interval or (0, 0))[1])
 
 
@@ -132,8 +134,8 @@ def compare_pairs(first: Sequence[float], other: Sequence[float]) -> Difference:
     """
     means = statistics.fmean(first), statistics.fmean(other)
     apart = [two - one for one, two in zip(first, other, strict=True)]
-    square, rows = statistics.variance(apart) / len(apart), len(apart)
-    return _find_interval(means, (rows, rows), "paired t", square, rows - 1)
+    error, rows = statistics.stdev(apart) / math.sqrt(len(apart)), len(apart)
+    return _find_interval(means, (rows, rows), "paired t", error, rows - 1)
 
 
 def permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, float, float]:
@@ -156,13 +158,12 @@ def permute(first: Sequence[float], other: Sequence[float]) -> tuple[float, floa
 
 
 def _find_interval(
-    means: tuple[float, float], counts: tuple[int, int], test: str, square: float, freedom: float
+    means: tuple[float, float], counts: tuple[int, int], test: str, error: float, freedom: float
 ) -> Difference:
-    """Return the difference, whose squared standard error and degrees of freedom are given."""
+    """Return the difference, whose standard error and degrees of freedom are given."""
     difference = means[1] - means[0]
-    if square == 0:  # every value of both is the same
+    if error == 0:  # every value of both is the same
         return Difference(means, counts, test, (difference, difference), float(difference == 0))
-    error = math.sqrt(square)
     reach = t_quantile(1 - LEVEL, freedom) * error
     p = both_tails(difference / error, freedom)
     return Difference(means, counts, test, (difference - reach, difference + reach), p)

@@ -390,6 +390,7 @@ def test_losses_of_other_objectives_and_other_rows_of_a_file_are_not_compared(
     [
         (None, "rows.jsonl: cannot be read: write it with --predictions b/seed-1/rows.jsonl", 4),
         ("", "rows.jsonl: 0 rows; at least 2 can be compared", 3),
+        ('{"credit": NaN, "place": "x"}\n', "b/seed-1/rows.jsonl:1: no row of --predictions", 3),
         ('{"credit": 1}\n', "b/seed-1/rows.jsonl:1: no row of --predictions", 3),
         (
             '{"target": "0.25", "prediction": "0.251931"}\n' * 2,
@@ -459,3 +460,12 @@ def test_values_without_any_deviation():
     assert noise.compare([0.7] * 3, [0.7] * 2).verdict == "no difference seen"
     assert noise.compare([1.0, 1.0], [2.0, 2.0]).verdict == "differ"
     assert noise.compare([1.0], [2.0, 2.1]).verdict == "too few seeds"
+
+
+def test_perplexities_that_blew_up_are_compared():
+    # Their squares are no floats: the largest is exp(700).
+    for scale in (1e-200, 1e100, 1e304):
+        one, two = [[scale * x for x in side] for side in ((1.0, 2.0), (5.0, 6.5, 7.0))]
+        found, plain = noise.compare(one, two), noise.compare([1.0, 2.0], [5.0, 6.5, 7.0])
+        assert found.p == pytest.approx(plain.p)
+        assert found.interval == pytest.approx([scale * x for x in plain.interval])
