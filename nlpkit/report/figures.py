@@ -48,6 +48,7 @@ def _pyplot() -> Any:
     matplotlib.use("Agg")
     # It also logs that it builds its cache, and which font has no bold letters.
     logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+    matplotlib.rcParams["figure.constrained_layout.use"] = True
     matplotlib.rcParams["text.parse_math"] = False  # `$` in the name of a run is not a formula
     matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text
     matplotlib.rcParams["svg.hashsalt"] = "nlpkit"  # the same curves give the same bytes
@@ -66,9 +67,7 @@ def draw_curves(charts: Sequence[Chart], labels: Sequence[str], heading: str, pa
     plt = _pyplot()
     rows = math.ceil(len(charts) / 2)
     height = 3 * rows + 0.6 + 0.2 * len(labels)
-    figure, grid = plt.subplots(
-        rows, 2, figsize=(10.4, height), layout="constrained", squeeze=False
-    )
+    figure, grid = plt.subplots(rows, 2, figsize=(10.4, height), squeeze=False)
     looks = [
         {
             "color": svg.PALETTE[number % len(svg.PALETTE)][0],
@@ -115,9 +114,7 @@ def mask_figure(
     """
     plt = _pyplot()
     start, stop = min(spans, key=lambda span: span[1] - span[0])
-    figure, grid = plt.subplots(
-        len(masks), 2, figsize=(13, 6.5 * len(masks)), layout="constrained", squeeze=False
-    )
+    figure, grid = plt.subplots(len(masks), 2, figsize=(13, 6.5 * len(masks)), squeeze=False)
     for (name, mask), (whole, one) in zip(masks.items(), grid, strict=True):
         colours = {"cmap": "Blues", "interpolation": "nearest", "vmin": 0, "vmax": 1}
         whole.imshow(mask, **colours)
@@ -142,9 +139,7 @@ def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) ->
     plt = _pyplot()
     rows = math.ceil(len(alignments) / 2)
     columns = min(2, len(alignments))
-    figure, grid = plt.subplots(
-        rows, columns, figsize=(6 * columns, 6 * rows), layout="constrained", squeeze=False
-    )
+    figure, grid = plt.subplots(rows, columns, figsize=(6 * columns, 6 * rows), squeeze=False)
     for axes in grid.flat[len(alignments) :]:
         axes.set_visible(False)
     for axes, each in zip(grid.flat, alignments, strict=False):
@@ -169,12 +164,10 @@ def heads_figure(
     """
     plt = _pyplot()
     heads = max(len(weights) for _, weights, *_ in layers)
-    columns = heads if len(layers) > 1 else min(heads, 4)
-    rows = len(layers) if len(layers) > 1 else math.ceil(heads / columns)
-    side = 2.2 if len(layers) > 1 else 4.5
-    figure, grid = plt.subplots(
-        rows, columns, figsize=(side * columns, side * rows), layout="constrained", squeeze=False
-    )
+    columns, rows, side = heads, len(layers), 2.2
+    if len(layers) == 1:
+        columns, rows, side = min(heads, 4), math.ceil(heads / 4), 4.5
+    figure, grid = plt.subplots(rows, columns, figsize=(side * columns, side * rows), squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)
     for row, (title, weights, entropies, queries, keys) in enumerate(layers):
@@ -216,7 +209,7 @@ def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], pat
     table = np.array(counts)
     shares = table / np.maximum(table.sum(1, keepdims=True), 1)
     side = min(14.0, 2.5 + 0.45 * len(labels))
-    figure, axes = plt.subplots(figsize=(side, side), layout="constrained")
+    figure, axes = plt.subplots(figsize=(side, side))
     axes.imshow(shares, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
     axes.set_xlabel("predicted")
     axes.set_ylabel("right")

@@ -7,6 +7,7 @@ callers of the functions may have them.
 
 import random
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import islice
 
 import pytest
@@ -120,7 +121,8 @@ def test_bleu_tokens_of_tricky_lines_are_those_of_sacrebleu(
 def test_bleu_tokens_with_a_full_memory_of_words_stay_the_same(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bleu_tokens, "_MAX_CACHED_WORDS", 7)
+    few = lru_cache(7)(bleu_tokens._tokens_of.__wrapped__)
+    monkeypatch.setattr(bleu_tokens, "_tokens_of", few)
     check_tokens(name, 4, 3_000)
 
 

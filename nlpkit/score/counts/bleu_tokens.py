@@ -7,6 +7,7 @@ alone, and each distinct word once.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import chain
 from types import ModuleType
 from typing import NamedTuple
@@ -83,23 +84,14 @@ def tokenize_by_rules(text: str) -> list[str]:
     return text.split()
 
 
-class _Words(dict[str, tuple[str, ...]]):
-    """A cache: word between white space → its tokens."""
-
-    def __missing__(self, word: str) -> tuple[str, ...]:
-        if len(self) >= _MAX_CACHED_WORDS:
-            self.clear()
-        if word.isalnum():
-            tokens: tuple[str, ...] = (word,)
-        elif word[-1] in ".," and word[:-1].isalnum():
-            tokens = (word[:-1], word[-1])
-        else:
-            tokens = tuple(tokenize_by_rules(f" {word} "))
-        self[word] = tokens
-        return tokens
-
-
-_tokens_of = _Words().__getitem__
+@lru_cache(_MAX_CACHED_WORDS)
+def _tokens_of(word: str) -> tuple[str, ...]:
+    """Return the tokens of a word between white space."""
+    if word.isalnum():
+        return (word,)
+    if word[-1] in ".," and word[:-1].isalnum():
+        return word[:-1], word[-1]
+    return tuple(tokenize_by_rules(f" {word} "))
 
 
 def _tokenize_13a(line: str) -> list[str]:
