@@ -52,7 +52,6 @@ def generate(
     source = enumerate(prompts)
     min_free = max(batch // 4, 1)  # single prompts cost more than several at a time
     finished: dict[int, list[Answer]] = {}
-    copies = settings.nbest if settings.samples else 1
     left: dict[int, int] = {}  # requests of an input that are not finished yet
     next_number, exhausted = 0, False
     while left or finished or not exhausted:
@@ -62,7 +61,7 @@ def generate(
             exhausted = wait and not taken
             finished.update((number, []) for number, prompt in taken if prompt is None)
             new = [(number, prompt) for number, prompt in taken if prompt is not None]
-            left.update((number, copies) for number, _ in new)
+            left.update((number, engine.copies) for number, _ in new)
             engine.admit(new)
         if engine.running.requests:
             engine.step()

@@ -67,12 +67,7 @@ def score(
 
 
 def statistics(
-    hypotheses: Lines,
-    references: References,
-    *,
-    scheme: str = "conll",
-    average: str = "micro",
-    per_type: bool = False,
+    hypotheses: Lines, references: References, *, scheme: str = "conll", **_options: object
 ) -> Iterator[tuple[int, ...]]:
     """Yield for each line three numbers for every type: right and predicted, predicted, right."""
     lines = _read(hypotheses, references, scheme)

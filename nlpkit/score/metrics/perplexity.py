@@ -71,10 +71,8 @@ def score(
     counts = {"token": tokens} | _count(references, count_ends)
     for name in ("token", per):
         if not counts[name]:
-            where = (
-                f"no {name} in the {'file' if name == 'token' else 'text'} ("
-                f"{number_of(lines, 'lines')})"
-            )
+            file = "file" if name == "token" else "text"
+            where = f"no {name} in the {file} ({number_of(lines, 'lines')})"
             raise DataError(f"the perplexity is undefined: there is {where}")
     details: JsonObject = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = lines

@@ -20,22 +20,20 @@ def read_qrels(path: str) -> Qrels:
     qrels: Qrels = {}
     lines: dict[str, dict[str, int]] = {}
     width = 0
-    for number, fields in _read_rows(path):
+    for number, place, fields in _read_rows(path):
         if not width and len(fields) == 3 and fields[2] == "score":
             width = 3
             continue
         if len(fields) not in (3, 4) or width not in (0, len(fields)):
             expected = {3: "query document relevance"}.get(width, "query 0 document relevance")
-            raise DataError(
-                f"{_place(path, number)}: {number_of(len(fields), 'columns')}; needs `{expected}`"
-            )
+            raise DataError(f"{place}: {number_of(len(fields), 'columns')}; needs `{expected}`")
         width = len(fields)
         query, document, relevance = fields[0], fields[-2], fields[-1]
-        _check_once(lines.setdefault(query, {}), query, document, path, number)
+        _check_once(lines.setdefault(query, {}), query, document, place, number)
         try:
             qrels.setdefault(query, {})[document] = int(relevance)
         except ValueError as error:
-            text = f"{_place(path, number)}: relevance {relevance!r} is no whole number"
+            text = f"{place}: relevance {relevance!r} is no whole number"
             raise DataError(text) from error
     if not qrels:
         raise DataError(f"{display_name(path)}: holds no judgement")
@@ -51,24 +49,21 @@ def read_run(path: str) -> Rankings:
     """
     # For each query: document → line, and the scores in the same order.
     run: dict[str, tuple[dict[str, int], array[float]]] = {}
-    for number, fields in _read_rows(path):
+    for number, place, fields in _read_rows(path):
         if len(fields) != 6:
             expected = "needs `query Q0 document rank score tag`"
-            raise DataError(
-                f"{_place(path, number)}: {number_of(len(fields), 'columns')}; {expected}"
-            )
+            raise DataError(f"{place}: {number_of(len(fields), 'columns')}; {expected}")
         query, document = fields[0], fields[2]
         if query not in run:
             run[query] = {}, array("f")
         documents, scores = run[query]
-        _check_once(documents, query, document, path, number)
+        _check_once(documents, query, document, place, number)
         try:
             score = float(fields[4])
         except ValueError as error:
-            text = f"{_place(path, number)}: score {fields[4]!r} is no number"
-            raise DataError(text) from error
+            raise DataError(f"{place}: score {fields[4]!r} is no number") from error
         if score != score:
-            raise DataError(f"{_place(path, number)}: score {fields[4]!r} cannot be ranked")
+            raise DataError(f"{place}: score {fields[4]!r} cannot be ranked")
         scores.append(score)
     if not run:
         raise DataError(f"{display_name(path)}: holds no ranking")
@@ -78,21 +73,15 @@ def read_run(path: str) -> Rankings:
     }
 
 
-def _read_rows(path: str) -> Iterator[tuple[int, list[str]]]:
+def _read_rows(path: str) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield number, place and fields of each line that is not blank."""
+    name = display_name(path)
     for number, line in enumerate(read_lines(path), 1):
-        fields = line.split()
-        if fields:
-            yield number, fields
+        if fields := line.split():
+            yield number, f"{name}:{number}", fields
 
 
-def _place(path: str, number: int) -> str:
-    return f"{display_name(path)}:{number}"
-
-
-def _check_once(lines: dict[str, int], query: str, document: str, path: str, number: int) -> None:
-    first = lines.setdefault(document, number)
-    if first != number:
-        raise DataError(
-            f"{_place(path, number)}: document {document!r} of query {query!r} is already in line "
-            f"{first}"
-        )
+def _check_once(lines: dict[str, int], query: str, document: str, place: str, number: int) -> None:
+    if (first := lines.setdefault(document, number)) != number:
+        what = f"document {document!r} of query {query!r} is already in line {first}"
+        raise DataError(f"{place}: {what}")
