@@ -33,14 +33,20 @@ class Measured:
     plan: JsonObject
     rate: float | None
     searched: int  # runs of the search that are left
+    lost: frozenset[str]  # what cannot begin: every rate diverged, or the run that it begins with
 
     def list_runs(self, state: str) -> list[History]:
         """Return the runs that are `finished`, `diverged` or `not finished`."""
         return [run for run in self.histories if run.state == state]
 
+    @property
+    def diverged(self) -> frozenset[str]:
+        """The directories of the runs that diverged, or cannot begin since what is before did."""
+        return self.lost | {run.path.name for run in self.list_runs("diverged")}
+
     def list_values(self, figure: str) -> dict[str, float]:
         """Return the figure of each run by its directory; NaN: it is undefined, or diverged."""
-        found = {run.path.name: math.nan for run in self.list_runs("diverged")}
+        found = dict.fromkeys(sorted(self.diverged), math.nan)
         for run in self.list_runs("finished"):
             if figure in run.final or not is_score(figure):  # scores are yet to come
                 value = run.final.get(figure)
@@ -52,7 +58,7 @@ class Measured:
         """The seconds that its runs will still take: as the finished ones, or else as planned."""
         done, begun = map(self.list_runs, ("finished", "not finished"))
         each = [run.seconds for run in done] or [self.plan.get("seconds", 0.0)]
-        count = self.count - len(done) - len(self.list_runs("diverged")) + self.searched
+        count = self.count - len(done) - len(self.diverged) + self.searched
         return max(0.0, count * statistics.fmean(each) - sum(run.seconds for run in begun))
 
     def describe(self, figures: Sequence[str]) -> JsonObject:
@@ -67,7 +73,7 @@ class Measured:
         return {
             "runs": self.count,
             "finished": len(done),
-            "diverged": len(self.list_runs("diverged")),
+            "diverged": len(self.diverged),
             "parameters": self.plan.get("parameters"),
             "rate": self.rate,
             **{key: seeds.summarize(values)["mean"] for key, values in means.items()},
@@ -78,7 +84,7 @@ class Measured:
 
 def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measured]:
     """Return what is known of each condition: its runs that have begun, with their scores."""
-    measured = {}
+    measured: dict[str, Measured] = {}
     for name in found.conditions:
         trained, histories = found.find_trained(name), []
         for seed in range(1, found.seeds + 1):
@@ -92,10 +98,15 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
                 last["metrics"] |= scores["metrics"]
                 last["signatures"] = scores.get("signatures")
         rate = state["rates"].get(trained, {}).get("chosen")
-        trials = [root / trained / "search" / f"lr-{each:g}" for each in found.list_rates(name)]
-        left = sum(rate is None and not RunDirectory(trial).finished() for trial in trials)
+        folder, base = root / trained / "search", found.find_base(trained)
+        trials = [RunDirectory(folder / f"lr-{each:g}") for each in found.list_rates(name)]
+        going = [trial for trial in trials if not trial.status().get("diverged")]
+        left = sum(rate is None and not trial.finished() for trial in going)
+        lost = frozenset() if base is None else measured[base].diverged
+        if trials and not going:
+            lost = frozenset(f"seed-{seed}" for seed in range(1, found.seeds + 1))
         plan = state["plans"].get(trained, {})
-        measured[name] = Measured(histories, found.seeds, plan, rate, left)
+        measured[name] = Measured(histories, found.seeds, plan, rate, left, lost)
     return measured
 
 

@@ -299,6 +299,25 @@ def test_scores_of_written_text_are_those_of_eval_with_the_settings_of_each_cond
     assert "beams: chrf:word_order=2 " in capsys.readouterr().out
 
 
+def test_a_condition_whose_rates_all_diverge_has_diverged_and_what_it_begins() -> None:
+    change("seeds: 2", "seeds: 2\nrates: [1.0e+29, 1.0e+30]")
+    change("train: {tokens", "  tuned: {recipe: tiny.yaml, from: wild}\ntrain: {tokens")
+    found, _ = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
+    for rate in ("1e+29", "1e+30"):
+        trial = Path(f"runs/wild/search/lr-{rate}")
+        trial.mkdir(parents=True)
+        (trial / "run.json").write_text('{"diverged": true}')
+    plans = {name: {"seconds": 1.0} for name in found.trained}
+    measured = table.measure(found, Path("runs"), {"plans": plans, "rates": {}})
+    for name, count in (("wild", 2), ("tuned", 2), ("narrow", 0)):
+        assert [*measured[name].list_values("loss")] == ["seed-1", "seed-2"][:count]
+    assert [measured[name].left for name in ("wild", "narrow")] == [0, 4]
+    state = {"plans": {}, "rates": {}}
+    result = table.describe(found, table.measure(found, Path("runs"), state))
+    assert "wild       0 of 2, 2 diverged" in table.format_table(result)
+    assert result["expectations"][1]["final"] is False  # `narrow` is still to be trained
+
+
 def test_what_is_only_evaluated_takes_no_training() -> None:
     Path("mine.yaml").write_text(WRITTEN)
     found, _ = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
