@@ -25,6 +25,7 @@ from nlpkit.units import parse_duration
 PAIRS, PART = "pairs", "loss."  # figures beside `FIGURES`: of `eval.pairs`, of parts of the loss
 _NAME = r"^\w[\w.-]*$"
 _LENGTHS = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
+_LENGTHS |= {"cpu_time": "train.budget"}
 _WRITING = ("beam", "length_penalty", "length_penalty_form")  # settings of `eval`
 
 
@@ -66,6 +67,7 @@ class Equal(FrozenConfig):
     tokens: int | None = Field(None, gt=0, description="as many whole steps as they fill")
     words: Words | None = Field(None, description="of the text, such as 10M")
     time: Time | None = Field(None, description="of training, such as 10m")
+    cpu_time: Time | None = Field(None, description="of training, in CPU time of the process")
     flops: float | None = Field(None, gt=0, description="as many whole steps as they fill")
 
     @model_validator(mode="after")
@@ -213,6 +215,8 @@ class Experiment(Sections):
             equal = self.equal.model_dump(exclude_none=True) if self.equal else {}
             for key, value in equal.items():
                 changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else steps
+            if "cpu_time" in equal:
+                changes["train.budget_clock"] = "cpu"
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
     def dump(self) -> JsonObject:

@@ -20,7 +20,7 @@ from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, RunDirectory
 from nlpkit.data.loader import Progress, Step, steps
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import DivergedError
+from nlpkit.errors import DivergedError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import dotted, flatten
@@ -230,6 +230,8 @@ def _pace(run: Run, state: State) -> Pace:
         return Pace(run.settings)
     from nlpkit.train import budget, shards
 
+    if run.settings.budget_clock == "cpu" and run.accelerator.device.type != "cpu":
+        raise UsageError("train.budget_clock: cpu counts no time of a GPU; set it to wall")
     shards.import_early()
     state.times.follow(run.settings)
     lost = budget.Recorded()

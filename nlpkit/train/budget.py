@@ -22,6 +22,7 @@ from nlpkit.units import format_duration
 
 REPLAY = "replay.jsonl"  # in the run directory
 now = time.monotonic
+cpu_now = time.process_time  # of all threads of this process
 # When this share is done, there has been an evaluation and a checkpoint, to know what they take.
 KNOWN_BY = 0.1
 _SMOOTHING = 0.9
@@ -49,15 +50,16 @@ class Clock(Pace):
         assert settings.budget_seconds is not None
         self.budget, self.evaluates = settings.budget_seconds, evaluates
         self._recorded = recorded.ticks
+        self._now = cpu_now if settings.budget_clock == "cpu" else now
         self._used = max(state.times.elapsed, recorded.spent)
         self._least = 0.0  # the clock never goes back, also after times of another run
-        self._started = self._step_started = now()
+        self._started = self._step_started = self._now()
         self._first = True
         self._saved_step = state.step
 
     def elapsed(self) -> float:
         """Return the seconds of the budget that are used now."""
-        return self._at(now())
+        return self._at(self._now())
 
     def _at(self, moment: float) -> float:
         return max(self._least, self._used + moment - self._started)
@@ -98,7 +100,7 @@ class Clock(Pace):
         return record | ({"near_end": tick.near_end} if tick.near_end else {})
 
     def begin_step(self) -> float:
-        self._step_started = now()
+        self._step_started = self._now()
         return super().begin_step()
 
     def end_step(self, state: State, tick: Tick) -> None:
@@ -107,7 +109,7 @@ class Clock(Pace):
         `state.times.step` is smoothed over the last steps.
         """
         state.times.progress, state.times.near_end = tick.progress, tick.near_end
-        taken, before = now() - self._step_started, state.times.step
+        taken, before = self._now() - self._step_started, state.times.step
         if not self._first:
             state.times.step = _SMOOTHING * before + (1 - _SMOOTHING) * taken if before else taken
         self._first = False
@@ -120,9 +122,9 @@ class Clock(Pace):
 
     @contextmanager
     def evaluating(self, state: State) -> Iterator[None]:
-        started = now()
+        started = self._now()
         yield
-        state.times.evaluation = now() - started
+        state.times.evaluation = self._now() - started
 
     def checkpoint_is_due(self, state: State) -> bool:
         if not state.times.saving and state.times.progress >= KNOWN_BY:
@@ -131,12 +133,12 @@ class Clock(Pace):
 
     @contextmanager
     def saving(self, state: State) -> Iterator[None]:
-        started = now()
+        started = self._now()
         # What is used when the checkpoint is written.
         state.times.elapsed = self.elapsed() + state.times.saving
         yield
         if self._saved_step != state.step:  # else only the state was written again
-            state.times.saving = now() - started
+            state.times.saving = self._now() - started
             self._saved_step = state.step
 
     def spent(self) -> dict[str, float]:

@@ -101,6 +101,9 @@ class Config(FrozenConfig):
         description="time of the training loop, evaluations and checkpoints included, such as 30m "
         "or 8h; instead of steps",
     )
+    budget_clock: Literal["wall", "cpu"] = Field(
+        "wall", description="what counts for budget; cpu: CPU time, which other programs do not use"
+    )
     epochs: float | None = Field(
         None, gt=0, description="number of passes over the training examples; instead of steps"
     )
@@ -288,6 +291,7 @@ class Config(FrozenConfig):
         why = dict.fromkeys(_OF_OPTIMIZERS, f"with optimizer {self.optimizer.name}")
         why |= dict.fromkeys(_OF_SCHEDULES, f"with schedule {self.schedule.name}")
         why |= {"weight_decay": "with train.tune: prompt"} if self.tune == "prompt" else {}
+        why |= {} if self.budget else {"budget_clock": "without train.budget"}
         return {name: reason for name, reason in why.items() if name not in read}
 
     @property

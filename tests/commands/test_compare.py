@@ -353,3 +353,15 @@ def test_mistakes_about_what_is_evaluated(old: str, new: str, said: str, capsys)
     Path("mine.yaml").write_text(text)
     assert compare("--dry-run") == 2
     assert said in capsys.readouterr().err
+
+
+def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
+    narrow, wide = {"recipe": "tiny.yaml"}, {"recipe": "tiny.yaml", "from": "narrow"}
+    expected = [{"better": "wide", "than": "narrow"}]
+    given = {"name": "timed", "conditions": {"narrow": narrow, "wide": wide}, "expect": expected}
+    experiment = Experiment.model_validate(given | {"equal": {"cpu_time": "20m"}})
+    assert experiment.list_changes("narrow", "")[-2:] == [
+        'train.budget="20m"',
+        'train.budget_clock="cpu"',
+    ]
+    assert "budget" not in str(experiment.list_changes("wide", ""))

@@ -10,6 +10,7 @@ import pytest
 
 from nlpkit.train import budget
 from nlpkit.train.schedule import GRID, ResolvedTraining
+from nlpkit.train.settings import Config
 from nlpkit.train.state import ALMOST, Times
 from tests._timed import FakeTime, Timed, deaths
 
@@ -80,6 +81,22 @@ def test_rates_of_equal_steps_are_those_of_a_run_by_steps(tmp_path: Path, time: 
         assert record["progress"] == pytest.approx(record["step"] / 500, abs=1.1e-6)
         now = (record["step"] - 0.5) / 500
         assert record["lr"] == pytest.approx(1 - now, abs=1e-5)
+
+
+def test_cpu_clock_does_not_count_the_time_of_other_programs(
+    tmp_path: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "cpu_now", lambda: time.now / 4)  # it has a quarter of a core
+    run = Timed(tmp_path / "run", time, lambda number: 8.0)
+    run.train = {"budget": "100s", "budget_clock": "cpu"}
+    assert run.run().step == 50
+    assert run.records[-1]["elapsed"] == pytest.approx(98, abs=1)
+
+
+def test_cpu_clock_without_a_budget_is_warned_of() -> None:
+    without = Config(steps=1, budget_clock="cpu", schedule="constant").without_effect()
+    assert without["budget_clock"] == "without train.budget"
+    assert "budget_clock" not in Config(budget="1s", schedule="constant").without_effect()
 
 
 @pytest.mark.slow
