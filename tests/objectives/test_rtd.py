@@ -321,7 +321,7 @@ def test_heads_of_the_generator_that_do_not_fit_the_attention_are_refused_at_its
         recipe.load(str(path))
     (problem,) = error.value.problems
     assert problem.startswith(f"{path}:9:19: attention.kind: longformer does not fit the model: ")
-    assert "there are 1 heads of the generator; set model.generator_heads" in problem
+    assert "the number of heads is 1 in the generator; set model.generator_heads" in problem
     recipe.load(str(path), ["model.generator_heads=4"])
 
 

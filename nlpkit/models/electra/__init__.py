@@ -99,7 +99,7 @@ class Config(DetectorConfig):
         if reason or not self.has_generator:
             return reason
         if reason := choice.refuses_heads(self.num_generator_heads):
-            return f"{reason} of the generator; set model.generator_heads"
+            return f"{reason} in the generator; set model.generator_heads"
         return None
 
     def generator_config(self) -> "Config":
