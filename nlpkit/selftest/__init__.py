@@ -45,7 +45,7 @@ from nlpkit.train.signals import StopFlag
 # keys), the next are tried, the last setting first, and in the end the recipe's own.
 SMALL = {"hidden_size": (64, 96), "num_heads": (4, 3, 2, 1), "num_key_heads": (4, 3, 2, 1),
          "generator_heads": (1, 2, 3), "head_dim": (16,), "intermediate_size": (128,),
-         "num_layers": (2,), "num_groups": (2,)}  # fmt: skip
+         "num_layers": (2, 3), "num_groups": (2,)}  # fmt: skip
 BUDGET = 1024  # upper limit of the tokens per batch of the runs
 
 
@@ -232,7 +232,9 @@ def _list_smaller(config: ModelConfig) -> Iterator[ModelConfig]:
             continue
         with suppress(ValidationError):
             small = type(config).model_validate(config.model_dump() | lower)
-            if not any(map(small.refuses_attention, config.attention)):
+            layers = small.setting("num_layers", 1) * small.setting("inner_layers", 1)
+            refused = any(map(small.refuses_attention, config.attention))
+            if not refused and len(config.attention) <= layers:
                 yield small
 
 

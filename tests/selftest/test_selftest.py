@@ -425,6 +425,11 @@ def test_shrinking_keeps_heads_that_fit_together(
     assert (config.hidden_size, config.num_heads, getattr(config, of_others, None)) == sizes
 
 
+def test_shrinking_keeps_a_layer_for_each_kind_of_attention() -> None:
+    small, lowered = selftest._shrink(recipe.load("modernbert"))
+    assert lowered["num_layers"] == (4, 3) == (4, len(small.recipe.attention.layers))
+
+
 def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> None:
     sets = ("train.steps=null", "train.epochs=2", "train.warmup_steps=0", "train.warmup_ratio=0.1")
     sets += ("train.tokens_per_batch=null", "train.memory=4GB")
