@@ -24,8 +24,10 @@ from nlpkit.units import parse_duration
 
 PAIRS, PART = "pairs", "loss."  # figures beside `FIGURES`: of `eval.pairs`, of parts of the loss
 _NAME = r"^\w[\w.-]*$"
-_LENGTHS = {"steps": "train.steps", "words": "train.words", "time": "train.budget"}
-_LENGTHS |= {"cpu_time": "train.budget"}
+_LENGTHS = {
+    **{"steps": "train.steps", "words": "train.words"},
+    **{"time": "train.budget", "cpu_time": "train.budget"},
+}
 _WRITING = ("beam", "length_penalty", "length_penalty_form")  # settings of `eval`
 
 

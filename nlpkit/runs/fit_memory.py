@@ -110,9 +110,13 @@ def find(
         raise UsageError(
             "train.memory: measures a whole model, and FSDP shards it; set train.tokens_per_batch"
         )
-    precision = keep_or_probe(resolved, status, accelerator.device).name
-    chosen = resolved, part, data, accelerator.device
-    return from_first(lambda: choose(*chosen, precision=precision, processes=processes, note=note))
+
+    def decide() -> Fitted:
+        precision = keep_or_probe(resolved, status, accelerator.device).name
+        chosen = resolved, part, data, accelerator.device
+        return choose(*chosen, precision=precision, processes=processes, note=note)
+
+    return from_first(decide)
 
 
 def candidates(planned: Planned, processes: int) -> list[int]:
