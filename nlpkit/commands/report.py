@@ -84,16 +84,16 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
         columns, rows = (table.columns, table.cells()) if folders else list_records(histories)
         sys.stdout.write(sweep.write_csv(rows, columns))
         return
-    page = None
-    if with_steps := [history for history in histories if history.last_step]:
-        output = Path(asked.output) if asked.output is not None else None
-        page = str(report.write(paths, output, with_steps))
     sides = differences.find_sides(paths, table, log.info) if len(paths) > 1 else {}
     compared = differences.compare_figures(sides, table, histories, log.info) if sides else []
     if asked.rows is not None:
         if not sides:
             raise UsageError(f"--rows {asked.rows}: name runs of at least two settings")
         compared += differences.compare_rows(sides, asked.rows)
+    page = None
+    if with_steps := [history for history in histories if history.last_step]:
+        output = Path(asked.output) if asked.output is not None else None
+        page = str(report.write(paths, output, with_steps))
     lines = [str(each) for each in compared]
     values: JsonObject = {"report": page}
     values |= {"differences": [each.to_json() for each in compared]} if compared else {}

@@ -408,6 +408,7 @@ def test_wrong_files_of_rows_give_one_line(tmp_path, capsys, monkeypatch, conten
         (b / "seed-1/rows.jsonl").write_text(content)
     _, err = printed(capsys, "a", "b", "--rows", "rows.jsonl", code=code)
     assert said in err.splitlines()[-1]
+    assert not Path("report.html").exists()
 
 
 def test_directory_of_several_settings_is_not_one_side(folder, capsys):
