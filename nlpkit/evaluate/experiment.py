@@ -24,10 +24,8 @@ from nlpkit.units import parse_duration
 
 PAIRS, PART = "pairs", "loss."  # figures beside `FIGURES`: of `eval.pairs`, of parts of the loss
 _NAME = r"^\w[\w.-]*$"
-_LENGTHS = {
-    **{"steps": "train.steps", "words": "train.words"},
-    **{"time": "train.budget", "cpu_time": "train.budget"},
-}
+_LENGTHS = {name: f"train.{name}" for name in ("steps", "words")}
+_LENGTHS |= dict.fromkeys(("time", "cpu_time"), "train.budget")
 _WRITING = ("beam", "length_penalty", "length_penalty_form")  # settings of `eval`
 
 
