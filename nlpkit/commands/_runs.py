@@ -23,7 +23,7 @@ from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import pretrain
 from nlpkit.commands._options import Common
 from nlpkit.disk import user_path
-from nlpkit.errors import RunsFailed, Stopped, TryAgain, UsageError
+from nlpkit.errors import DivergedError, RunsFailed, Stopped, TryAgain, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import columns
@@ -234,4 +234,7 @@ def raise_failures(failed: dict[str, int], count: int) -> None:
     ]
     more = f" and {len(failed) - 10} more" if len(failed) > 10 else ""
     said = f"{len(failed)} of {number_of(count, 'runs')} failed: {', '.join(named)}{more}"
-    raise RunsFailed(f"{said}; the same command tries again", failed.values())
+    # Runs repeat to the bit, so one that diverged will diverge again.
+    others = {*failed.values()} - {DivergedError.exit_code}
+    again = "; the same command tries again" if others else ""
+    raise RunsFailed(said + again, failed.values())
