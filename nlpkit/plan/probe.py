@@ -67,7 +67,8 @@ def _estimate_time(plan: Planned, times: Times, costs: Sequence[phases.Cost] = (
     folders = saving / plan.checkpoint_bytes * plan.milestone_bytes
     cost = Cost(seconds, times.held_out_token * held_out, saving, folders)
     if settings.budget_seconds is not None:
-        steps = count_bought_steps(plan, cost, settings.budget_seconds)
+        free = {"evaluation": 0.0} if settings.budget_clock == "cpu" else {}
+        steps = count_bought_steps(plan, cost._replace(**free), settings.budget_seconds)
     assert steps is not None
     occasions = (steps, *_count_occasions(plan, steps))
     whole = cost.of(*occasions)
@@ -122,7 +123,7 @@ def _count_occasions(plan: Planned, steps: int | None = None) -> tuple[int, int]
     saved = {*range(settings.save_every, last, settings.save_every), last}
     if settings.budget_seconds is not None:
         known_by = math.ceil(KNOWN_BY * last)
-        if evaluated and min(evaluated) > known_by:
+        if evaluated and min(evaluated) > known_by and settings.budget_clock == "wall":
             evaluated.add(known_by)
         if min(evaluated | saved) > known_by:
             saved.add(known_by)

@@ -50,7 +50,8 @@ class Clock(Pace):
         assert settings.budget_seconds is not None
         self.budget, self.evaluates = settings.budget_seconds, evaluates
         self._recorded = recorded.ticks
-        self._now = cpu_now if settings.budget_clock == "cpu" else now
+        self._counts_evaluations = settings.budget_clock == "wall"
+        self._now = now if self._counts_evaluations else cpu_now
         self._used = max(state.times.elapsed, recorded.spent)
         self._least = 0.0  # the clock never goes back, also after times of another run
         self._started = self._step_started = self._now()
@@ -116,7 +117,7 @@ class Clock(Pace):
 
     def evaluation_is_due(self, state: State) -> bool:
         done, first = state.times.progress, not state.evaluated_step
-        if done >= 1 or (first and done >= KNOWN_BY):
+        if done >= 1 or (first and done >= KNOWN_BY and self._counts_evaluations):
             return True
         return super().evaluation_is_due(state) and not state.times.near_end
 
@@ -124,7 +125,10 @@ class Clock(Pace):
     def evaluating(self, state: State) -> Iterator[None]:
         started = self._now()
         yield
-        state.times.evaluation = self._now() - started
+        if self._counts_evaluations:
+            state.times.evaluation = self._now() - started
+        else:
+            self._started += self._now() - started
 
     def checkpoint_is_due(self, state: State) -> bool:
         if not state.times.saving and state.times.progress >= KNOWN_BY:

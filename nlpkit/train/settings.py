@@ -102,7 +102,7 @@ class Config(FrozenConfig):
         "or 8h; instead of steps",
     )
     budget_clock: Literal["wall", "cpu"] = Field(
-        "wall", description="what counts for budget; cpu: CPU time, which other programs do not use"
+        "wall", description="what counts for budget; cpu: CPU time, without that of evaluations"
     )
     epochs: float | None = Field(
         None, gt=0, description="number of passes over the training examples; instead of steps"

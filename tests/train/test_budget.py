@@ -93,6 +93,19 @@ def test_cpu_clock_does_not_count_the_time_of_other_programs(
     assert run.records[-1]["elapsed"] == pytest.approx(98, abs=1)
 
 
+def test_cpu_clock_does_not_count_evaluations(
+    tmp_path: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budget, "cpu_now", lambda: time.now)
+    run = Timed(tmp_path / "run", time, lambda number: 2.0, evaluation=60.0)
+    run.train = {"budget": "100s", "budget_clock": "cpu", "eval_every": 20}
+    time.deaths = deaths(1, 1, 100)
+    assert run.run().step == 50
+    assert not time.deaths
+    assert [line["step"] for line in run.lines if "held_out" in line] == [20, 40, 50]
+    assert run.records[-1]["elapsed"] == pytest.approx(98, abs=1)
+
+
 def test_cpu_clock_without_a_budget_is_warned_of() -> None:
     without = Config(steps=1, budget_clock="cpu", schedule="constant").without_effect()
     assert without["budget_clock"] == "without train.budget"
