@@ -91,7 +91,12 @@ def _explain(path: Path, found: list[ErrorDetails], document: Document, known: K
         path = path[:2]
         what = "unknown setting; attention is a section beside model: attention: {kind: …}"
         return Problem.at(document.place(path), path, what, key=True)
-    place = document.place(path)
+    place, section = document.place(path), value_at(document.data, path[:-1])
+    glued = [key for key in section if ":" in str(key)] if isinstance(section, dict) else []
+    if glued and error["type"] in _NAMES:  # {name:mlm} is a key without a value
+        inside = (*path[:-1], glued[0])
+        what = "a space is missing after the colon"
+        return Problem.at(document.place(inside), inside, what, key=True)
     if error["type"] == "extra_forbidden":
         names = list(known.get(path[:-1], {}))
         near = registry.suggest(str(path[-1]), names) or f"; known: {', '.join(names)}"

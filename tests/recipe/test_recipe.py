@@ -326,6 +326,10 @@ def test_override_changes_the_setting_and_its_origin(overrides, path, value):
             "--set data.train: not YAML: text that begins with * or & needs quotes",
         ),
         ("trian.lr=1", "--set trian.lr: trian: unknown setting, did you mean train?"),
+        (
+            "model={family:gpt2, hidden_size:64}",
+            "--set model: model.family:gpt2: a space is missing after the colon",
+        ),
         ("seed.x=1", "--set seed.x: seed is a single value, not a section"),
         ("train.steps.x=1", "--set train.steps.x: train.steps is a single value, not a section"),
         ("train.lr=fast", '--set train.lr: expected a number, got the text "fast"'),
