@@ -3,6 +3,8 @@
 import errno
 import os
 import tempfile
+from collections.abc import Iterable
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +29,17 @@ def check_folder(file: str | None) -> str | None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
             tempfile.TemporaryFile(dir=path.resolve().parent).close()
     return None if path is None else str(path)
+
+
+def check_unread(file: str | None, names: Iterable[str]) -> None:
+    """Raise `UsageError` if a file to write is one that is read; `names` may be globs, folders."""
+    if file is None or not os.path.isfile(file):
+        return
+    written = Path(file).resolve()
+    found = (path for name in map(os.path.expanduser, names) for path in (name, *glob(name)))
+    read = {Path(path).resolve() for path in found}
+    if written in read or (".jsonl" in written.name and read & {*written.parents}):
+        raise UsageError(f"{file}: is read here, and would be replaced; name another file to write")
 
 
 def check_picture(file: str | None, *others: str) -> str | None:

@@ -5,7 +5,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nlpkit.commands._checkpoint import check_folder, check_picture, make_settings, open_as_asked
+from nlpkit.commands._checkpoint import (
+    check_folder,
+    check_picture,
+    check_unread,
+    make_settings,
+    open_as_asked,
+)
 from nlpkit.commands._options import Checkpoint, Common, option, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import DataError, UsageError
@@ -171,6 +177,8 @@ def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Picture
         raise UsageError(
             f"--predictions: {checkpoint} was trained on running text; it has no answers to write"
         )
+    files = [file for entry in run.source.inputs for file in entry.files]
+    check_unread(common.predictions, [each.path for file in files for each in file.parts])
 
 
 def _open(path: Path, common: Common, log: "Log", check: Callable[[], None]) -> "Evaluation":

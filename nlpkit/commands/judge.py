@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from nlpkit.commands._checkpoint import check_folder, open_as_asked
+from nlpkit.commands._checkpoint import check_folder, check_unread, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, argument, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
@@ -56,6 +56,8 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     from nlpkit.data.template import check_option
 
     check_option("--text-key", common.text_key)
+    for file in (judged.surprisal, judged.predictions):
+        check_unread(file, files)
     from nlpkit.evaluate import published, surprisal, write_rows
     from nlpkit.runs import pairs
 

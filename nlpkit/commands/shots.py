@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands._checkpoint import check_folder, make_settings, open_as_asked
+from nlpkit.commands._checkpoint import check_folder, check_unread, make_settings, open_as_asked
 from nlpkit.commands._options import Checkpoint, Common, RecipeName, option, shared
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
@@ -51,6 +51,7 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
 
     metrics = split(common.metrics) if common.metrics else None
     predictions = check_folder(common.predictions)
+    check_unread(predictions, common.data or ())
     found = prompts.load(recipe, common.overrides or (), common.data or (), asked.shots)
     found.check_examples(asked.shots)
     common.open_log().warn_all(list_left_out(found.counts))

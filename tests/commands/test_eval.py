@@ -285,6 +285,17 @@ def test_eval_predictions_of_running_text_are_refused_and_not_written(
     assert not file.exists()
 
 
+def test_eval_predictions_do_not_replace_the_rows_that_are_read(
+    server: Server, folder: Path
+) -> None:
+    file = folder / "nlu.valid.jsonl"
+    before = file.read_bytes()
+    for data in ((), ("--data", folder / "nlu.val*.jsonl")):
+        ended = server.run("eval", _run(folder, "nlu"), *data, "--predictions", file, "-q")
+        _refused(ended, 2, "is read here, and would be replaced")
+    assert file.read_bytes() == before
+
+
 def test_named_scores_are_split_at_commas_that_begin_a_name() -> None:
     found = named.split(["rouge:tokenize=zh,variant=rouge1,accuracy", " bleu:tokenize=zh "])
     assert found == ["rouge:tokenize=zh,variant=rouge1", "accuracy", "bleu:tokenize=zh"]

@@ -346,6 +346,15 @@ def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
         (["--pairs", "FOLDER/pairs.jsonl", "--method", "pll"], 2, "has log-probability"),
         (["--surprisal", "FOLDER/x.tsv"], 2, "missing argument 'FILE…'"),
         (["x.txt", "--surprisal", "x.tsv", "--predictions", "y"], 2, "has the values of all"),
+        *(
+            (
+                ["--pairs", read, option, "FOLDER/pairs.jsonl"],
+                2,
+                "pairs.jsonl: is read here, and would",
+            )
+            for read in ("FOLDER", "FOLDER/p*.jsonl")
+            for option in ("--surprisal", "--predictions")
+        ),
     ],
 )
 def test_judge_refuses_in_one_line(
