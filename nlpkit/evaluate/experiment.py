@@ -217,6 +217,8 @@ class Experiment(Sections):
                 changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else steps
             if "cpu_time" in equal:
                 changes["train.budget_clock"] = "cpu"
+        if "eval.pairs" in changes:  # the same for all conditions, whatever they cost
+            changes.setdefault("eval.max_pairs", "all")
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 
     def dump(self) -> JsonObject:

@@ -84,8 +84,9 @@ def _check_pairs(recipe: "Recipe") -> Iterator[Misfit]:
         yield ("eval", "pairs_method"), f"no {method!r}; this model has {', '.join(methods)}"
     if not (recipe.data.valid or recipe.data.valid_fraction):
         yield ("eval", "pairs"), _NOT_EVALUATED
-    elif recipe.train.budget and not recipe.train.eval_every:
-        what = "with train.budget, their share of the run is known by train.eval_every; set it"
+    elif recipe.train.budget and not (recipe.train.eval_every or recipe.eval.max_pairs):
+        what = "with train.budget, their share of the run is known by train.eval_every; set that, "
+        what += "or eval.max_pairs"
         yield ("eval", "pairs"), what
 
 

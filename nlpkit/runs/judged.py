@@ -50,7 +50,7 @@ class Judge:
     found: int  # pairs in the files
     encoded: list[Encoded]  # of the pairs that are scored, good and bad in turn
     tokens: int  # of the sequences that score them
-    share: float  # of the tokens that the run trains on
+    share: float | None  # of the tokens that the run trains on, if they are known
 
     def compute_scores(self, model: TrainedModel) -> Mapping[str, float]:
         """Return the accuracy; of several processes each scores a part, with FSDP all of it.
@@ -74,7 +74,7 @@ class Judge:
 
     def describe(self) -> JsonObject:
         """Return the figures of the plan."""
-        judged, share = len(self.encoded) // 2, round(self.share, 4)
+        judged, share = len(self.encoded) // 2, self.share and round(self.share, 4)
         return {"found": self.found, "judged": judged, "tokens": self.tokens, "run_share": share}
 
 
@@ -102,11 +102,12 @@ def attach(
     if PartialState().num_processes == 1:
         likelihood.should_stop = should_stop
     trained = _count_trained(data, settings, stream)
-    most = math.inf if section.max_pairs else _SHARE * trained
+    most = math.inf if section.max_pairs or trained is None else _SHARE * trained
+    limit = len(found) if section.max_pairs == "all" else section.max_pairs
     chosen: list[Pair] = []
     total = 0
     try:
-        for pair, tokens in _count_tokens(likelihood, found, section.max_pairs):
+        for pair, tokens in _count_tokens(likelihood, found, limit):
             if chosen and total + tokens > most:
                 break
             chosen.append(pair)
@@ -114,13 +115,14 @@ def attach(
         encoded = pairs.encode(pairs.list_sentences(chosen), likelihood, log.warn)
     except (DataError, UsageError) as error:
         raise type(error)(resolved.document.locate(f"eval.pairs: {error}")) from error
-    judge = Judge(likelihood, len(found), encoded, total, total / trained)
+    share = None if trained is None else total / trained
+    judge = Judge(likelihood, len(found), encoded, total, share)
     _record(resolved, data, likelihood.method, len(chosen), log)
     bound: Any = objective  # a method of this object alone
     own, bound.scores = objective.compute_scores, (*objective.scores, NAME)
     bound.compute_scores = lambda model: {**own(model), **judge.compute_scores(model)}
-    number, share = len(chosen), f"{100 * judge.share:.1f} % of the run"
-    log.info(f"{number:,} of {len(found):,} pairs at each evaluation: at most {share}")
+    cost = "" if share is None else f": at most {100 * share:.1f} % of the run"
+    log.info(f"{len(chosen):,} of {len(found):,} pairs at each evaluation{cost}")
     return judge
 
 
@@ -145,11 +147,12 @@ def describe(record: JsonObject) -> str:
     return f"{number_of(record['judged'], 'pairs')}, {record['method']}, {files}"
 
 
-def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> float:
-    """Return how many tokens the run trains on for each of its evaluations."""
+def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> float | None:
+    """Return how many tokens the run trains on for each evaluation; with a budget, if it is set."""
     steps = settings.known_steps
     every = settings.eval_every or steps
-    assert every is not None  # `recipe/alternatives` asks for it with a budget of time
+    if every is None:
+        return None
     tokens = float(data.examples.sizes.sum()) / float(batches_per_epoch(stream))
     tokens *= mean_batches(settings, stream)
     return tokens * (every if steps is None else steps / math.ceil(steps / every))

@@ -104,8 +104,8 @@ class Config(FrozenConfig):
         description="files of minimal pairs, as nlpkit judge --pairs takes them: the accuracy on a "
         "sample is a figure of each evaluation, the score pairs of train.best_by",
     )
-    max_pairs: int | None = Field(
-        None, ge=1, description="pairs at each evaluation; default: 5 % of the run's computation"
+    max_pairs: Annotated[int, Field(ge=1)] | Literal["all"] | None = Field(
+        None, description="pairs at each evaluation, or all; default: 5 % of the run's computation"
     )
     pairs_method: str | None = Field(
         None, description="how pairs are scored, as nlpkit judge --method: mntp, pll-word-l2r"
