@@ -6,7 +6,6 @@ code (`_cpm_live`).
 
 import csv
 import json
-import math
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from scipy.stats import binomtest
 
 from nlpkit import cli
 from nlpkit.evaluate import surprisal
@@ -188,16 +188,16 @@ def test_pairs_a_tie_counts_half_and_is_counted() -> None:
     assert (found["accuracy"], found["pairs"], found["ties"]) == (0.625, 4, 1)
     assert found["paradigms"]["x"]["accuracy"] == 0.75
     assert found["paradigms"]["y"]["accuracy"] == 0.5
-    # Two pairs, one right: a bootstrap sample is 0, 0.5 or 1.
-    assert found["paradigms"]["y"]["half_width"] == 0.5
 
 
-def test_pairs_half_width_is_near_the_normal_interval() -> None:
-    made = [Pair(Sentence("a", ""), Sentence("b", ""), "x", "")] * 400
-    scores = _values(*[value for n in range(400) for value in (-1.0, -2.0 if n % 4 else -0.5)])
+@pytest.mark.parametrize(("right", "number"), [(300, 400), (1, 1), (0, 9), (100, 100)])
+def test_pairs_half_width_is_that_of_scipy(right: int, number: int) -> None:
+    made = [Pair(Sentence("a", ""), Sentence("b", ""), "x", "")] * number
+    scores = _values(*[value for n in range(number) for value in (-1.0, -2.0 + 1.5 * (n >= right))])
     found, _ = pairs.compute_figures(made, scores, pytest.fail)
-    assert found["accuracy"] == 0.75
-    assert found["half_width"] == pytest.approx(1.96 * math.sqrt(0.75 * 0.25 / 400), rel=0.1)
+    assert found["accuracy"] == right / number
+    low, high = binomtest(right, number).proportion_ci(method="wilson")
+    assert found["half_width"] == pytest.approx((high - low) / 2)
 
 
 def _run(capsys: pytest.CaptureFixture, *arguments: object) -> tuple[int, str, str]:
