@@ -16,7 +16,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, user_path, write_json
 from nlpkit.errors import DivergedError, NlpkitError, RecipeError
 from nlpkit.evaluate import experiment_table as table
-from nlpkit.evaluate.experiment import PART, Experiment, is_score
+from nlpkit.evaluate.experiment import PAIRS, PART, Experiment, is_score
 from nlpkit.evaluate.suite import place, without_target
 from nlpkit.json_types import JsonObject
 from nlpkit.models.adapter_config import Config as Adapters
@@ -201,6 +201,8 @@ def _find_lack(figure: str, plan: "Planned", evaluates: bool) -> str | None:
     has += FIGURES[1:] if objective.predicts_text else ()
     if figure in has:
         return None
+    if figure == PAIRS:
+        return "has no pairs; name their files: eval: {pairs: [FILE]}"
     if not (isinstance(objective, Task) and is_score(figure)):
         return f"has no {figure}; it has {', '.join(has)}"
     answers = objective.config.setting("labels") or (["one", "two"] if writes else ["0", "1"])

@@ -5,7 +5,7 @@ None of this is needed for a run that is in order.
 
 import json
 from copy import copy
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import SkipJsonSchema
@@ -39,7 +39,11 @@ def list_settings(
             found[path] = fields
             for key, field in fields.items():
                 if inner := config_classes(field.annotation):
-                    visit((*path, key), value.get(key) or {}, inner)
+                    given = value.get(key) or {}
+                    is_named = get_origin(field.annotation) is dict and isinstance(given, dict)
+                    for name in given if is_named else ():  # as the conditions of an experiment
+                        visit((*path, key, name), given[name], inner)
+                    visit((*path, key), {} if is_named else given, [] if is_named else inner)
 
     visit((), data if isinstance(data, dict) else {}, [root])
     return found

@@ -123,6 +123,11 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "mine.yaml:4:49: conditions.wide.model.hidden_siz: unknown setting, did you mean "
             "hidden_size?",
         ),
+        (
+            "{hidden_size: 64}",
+            "{hidden_size: 64}, trian: {lr: 1}",
+            ": unknown setting, did you mean train?",
+        ),
         ("better: wide", "better: wid", "expect.0: no condition wid, did you mean wild?"),
         ("tokens: 1000", "tokens: 10", "mine.yaml:8:17: equal.tokens: a step of wide has more: 2"),
         ("tokens: 1000", "flops: 10", "mine.yaml:8:16: equal.flops: a step of wide has more: "),
@@ -141,7 +146,7 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         (
             "by: bits_per_character",
             "by: pairs",
-            "mine.yaml:11:38: expect.0.by: wide has no pairs; it has loss, ",
+            "mine.yaml:11:38: expect.0.by: wide has no pairs; name their files: ",
         ),
         (
             "by: bits_per_character",
