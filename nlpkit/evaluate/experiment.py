@@ -215,8 +215,8 @@ class Experiment(Sections):
             equal = self.equal.model_dump(exclude_none=True) if self.equal else {}
             for key, value in equal.items():
                 changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else steps
-            if "cpu_time" in equal:
-                changes["train.budget_clock"] = "cpu"
+            if equal.keys() & {"time", "cpu_time"}:
+                changes["train.budget_clock"] = "cpu" if "cpu_time" in equal else "training"
         if "eval.pairs" in changes:  # the same for all conditions, whatever they cost
             changes.setdefault("eval.max_pairs", "all")
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]

@@ -67,7 +67,7 @@ def _estimate_time(plan: Planned, times: Times, costs: Sequence[phases.Cost] = (
     folders = saving / plan.checkpoint_bytes * plan.milestone_bytes
     cost = Cost(seconds, times.held_out_token * held_out, saving, folders)
     if settings.budget_seconds is not None:
-        free = {"evaluation": 0.0} if settings.budget_clock == "cpu" else {}
+        free = {} if settings.budget_clock == "wall" else {"evaluation": 0.0}
         steps = count_bought_steps(plan, cost._replace(**free), settings.budget_seconds)
     assert steps is not None
     occasions = (steps, *_count_occasions(plan, steps))

@@ -51,7 +51,7 @@ class Clock(Pace):
         self.budget, self.evaluates = settings.budget_seconds, evaluates
         self._recorded = recorded.ticks
         self._counts_evaluations = settings.budget_clock == "wall"
-        self._now = now if self._counts_evaluations else cpu_now
+        self._now = cpu_now if settings.budget_clock == "cpu" else now
         self._used = max(state.times.elapsed, recorded.spent)
         self._least = 0.0  # the clock never goes back, also after times of another run
         self._started = self._step_started = self._now()

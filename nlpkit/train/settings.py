@@ -101,8 +101,8 @@ class Config(FrozenConfig):
         description="time of the training loop, evaluations and checkpoints included, such as 30m "
         "or 8h; instead of steps",
     )
-    budget_clock: Literal["wall", "cpu"] = Field(
-        "wall", description="what counts for budget; cpu: CPU time, without that of evaluations"
+    budget_clock: Literal["wall", "training", "cpu"] = Field(
+        "wall", description="of budget; training: without evaluations; cpu: the same in CPU time"
     )
     epochs: float | None = Field(
         None, gt=0, description="number of passes over the training examples; instead of steps"

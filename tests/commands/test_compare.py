@@ -370,6 +370,8 @@ def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
         'train.budget_clock="cpu"',
     ]
     assert "budget" not in str(experiment.list_changes("wide", ""))
+    experiment = Experiment.model_validate(given | {"equal": {"time": "20m"}})
+    assert experiment.list_changes("narrow", "")[-1] == 'train.budget_clock="training"'
 
 
 def test_all_pairs_judge_conditions_of_any_cost_unless_their_number_is_given() -> None:

@@ -93,12 +93,13 @@ def test_cpu_clock_does_not_count_the_time_of_other_programs(
     assert run.records[-1]["elapsed"] == pytest.approx(98, abs=1)
 
 
-def test_cpu_clock_does_not_count_evaluations(
-    tmp_path: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clock", ["cpu", "training"])
+def test_clocks_of_training_do_not_count_evaluations(
+    tmp_path: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch, clock: str
 ) -> None:
     monkeypatch.setattr(budget, "cpu_now", lambda: time.now)
     run = Timed(tmp_path / "run", time, lambda number: 2.0, evaluation=60.0)
-    run.train = {"budget": "100s", "budget_clock": "cpu", "eval_every": 20}
+    run.train = {"budget": "100s", "budget_clock": clock, "eval_every": 20}
     time.deaths = deaths(1, 1, 100)
     assert run.run().step == 50
     assert not time.deaths

@@ -202,11 +202,12 @@ def test_plan_says_what_a_budget_buys(path: Path, monkeypatch: pytest.MonkeyPatc
     long = dataclasses.replace(plan, settings=plan.settings.model_copy(update={"save_every": 10}))
     # With checkpoints at 10, 20 and 30 of 2 s each: 60 = 40 + 2 x 5 + 5 x 2.
     assert probe._estimate_time(long, times)["steps"] == 40
-    # An evaluation, at the end, is not in a budget of CPU time: 60 = 56 + 2 x 2.
-    cpu = plan.settings.model_copy(update={"budget_clock": "cpu"})
-    found = probe._estimate_time(dataclasses.replace(plan, settings=cpu), times)
-    assert (found["steps"], found["evaluations"]) == (56, 1)
-    assert found["total_seconds"] == pytest.approx(65.0)
+    # An evaluation, at the end, is not in a budget of training: 60 = 56 + 2 x 2.
+    for clock in ("training", "cpu"):
+        settings = plan.settings.model_copy(update={"budget_clock": clock})
+        found = probe._estimate_time(dataclasses.replace(plan, settings=settings), times)
+        assert (found["steps"], found["evaluations"]) == (56, 1)
+        assert found["total_seconds"] == pytest.approx(65.0)
 
 
 def test_budget_option_takes_the_place_of_steps(path: Path, tmp_path: Path) -> None:
