@@ -231,7 +231,7 @@ def _pace(run: Run, state: State) -> Pace:
     from nlpkit.train import budget, shards
 
     if run.settings.budget_clock == "cpu" and run.accelerator.device.type != "cpu":
-        raise UsageError("train.budget_clock: cpu counts no time of a GPU; set it to wall")
+        raise UsageError("train.budget_clock: cpu counts no time of a GPU; set it to training")
     shards.import_early()
     state.times.follow(run.settings)
     lost = budget.Recorded()
