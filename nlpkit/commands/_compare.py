@@ -76,14 +76,22 @@ class Runs:
 
     def plan(self, log: Log) -> None:
         """Check all, then plan a run of each condition that is not planned yet; begin nothing."""
+        objectives: dict[str, str] = {}
         for name in self.found.conditions:
             series = self.make_series(name)
             runs = [*series.list_trials(series.rates), *series.list_runs()]
             if name in self.found.trained:
                 series.check(runs)
+            objectives[name] = "+".join(each.name for each in runs[-1].resolved.recipe.objective)
         least = 1 / math.comb(2 * self.found.seeds, self.found.seeds)  # p that so many can reach
         if least > self.found.rule.level and any(each.better for each in self.found.expect):
             log.warn(f"seeds: {self.found.seeds}: too few for a verdict on what is better")
+        for number, each in enumerate(self.found.expect):
+            sides = (each.better or each.same, each.than)
+            one, other = (", ".join(objectives[name] for name in side) for side in sides)
+            if each.by in FIGURES and one != other:
+                what = f"{each.by} of {one} and of {other}: their targets may differ"
+                log.warn(f"expect.{number}.by: {what}")
         plans = self.state["plans"]
         for name in self.found.trained:
             if name not in plans:

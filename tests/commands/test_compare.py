@@ -209,16 +209,38 @@ expect:
 """
 
 
-def test_sizes_of_conditions_that_are_all_tuned_are_not_compared(monkeypatch) -> None:
-    change("{recipe: tiny.yaml", "{from: base, recipe: tiny.yaml")
-    change("seeds: 2", "seeds: 2\nparameters: 0.05")
+def _plan(monkeypatch: pytest.MonkeyPatch, **objectives: str) -> None:
+    """Plan the file with made-up runs, of these objectives."""
     found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
     runs = _compare.Runs(found, document, Path("runs"), "", Common())
     runs.state["plans"] = {name: {"parameters": 9} for name in found.conditions}
-    none = {"list_trials": lambda rates: [], "list_runs": list, "check": lambda runs: None}
-    nothing = SimpleNamespace(rates=(), **none)
-    monkeypatch.setattr(runs, "make_series", lambda name: nothing)
+
+    def make_series(name: str) -> SimpleNamespace:
+        objective = [SimpleNamespace(name=objectives.get(name, "clm"))]
+        run = SimpleNamespace(resolved=SimpleNamespace(recipe=SimpleNamespace(objective=objective)))
+        calls = {"list_trials": lambda rates: [], "check": lambda runs: None}
+        return SimpleNamespace(rates=(), list_runs=lambda: [run], **calls)
+
+    monkeypatch.setattr(runs, "make_series", make_series)
     runs.plan(Log(0))
+
+
+def test_sizes_of_conditions_that_are_all_tuned_are_not_compared(monkeypatch) -> None:
+    change("{recipe: tiny.yaml", "{from: base, recipe: tiny.yaml")
+    change("seeds: 2", "seeds: 2\nparameters: 0.05")
+    _plan(monkeypatch)
+
+
+def test_losses_of_other_objectives_are_warned_of(monkeypatch, capsys) -> None:
+    _plan(monkeypatch)
+    assert "targets" not in capsys.readouterr().err
+    _plan(monkeypatch, narrow="mlm", wild="mlm")
+    said = "expect.0.by: bits_per_character of clm and of mlm: their targets may differ"
+    err = capsys.readouterr().err
+    assert (said in err, err.count("targets")) == (True, 1)
+    change("by: bits_per_character", "by: accuracy")
+    _plan(monkeypatch, narrow="mlm", wild="mlm")
+    assert "targets" not in capsys.readouterr().err
 
 
 @pytest.mark.slow
