@@ -98,7 +98,8 @@ class Series:
         except FileError as error:
             if "data." not in str(error).partition(": ")[0]:
                 raise
-            raise FileError(self.explain(str(error))) from error
+            hint = "; --folder DIR names their folder" if "; looked in " in str(error) else ""
+            raise FileError(self.explain(str(error)) + hint) from error
         except DataError as error:
             data, what = runs[-1].resolved.recipe.data, str(error).replace("(--set ", "(")
             for key, sources in (("train", data.train), ("valid", data.valid)):

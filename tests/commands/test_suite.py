@@ -174,7 +174,9 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     assert refused(2, "mine.yaml", *start).startswith(said)
     (folder / "mine.yaml").write_text(text.replace("[valid.jsonl]", "[gone.jsonl]"))
     said = "nlpkit: mine.yaml:7:38: data.valid.0: no such file: gone.jsonl"
-    assert refused(4, "mine.yaml", *start).startswith(said)
+    refusal = refused(4, "mine.yaml", *start)
+    assert refusal.startswith(said)
+    assert refusal.endswith("; --folder DIR names their folder")
     (folder / "mine.yaml").write_text(text.replace("lm_weight: 0", "text: words"))
     said = 'nlpkit: mine.yaml:7:15: data.train: train.jsonl:1: no "words"; it has: text, label'
     assert refused(3, "mine.yaml", *start) == f"{said} (objective.text: words)"
