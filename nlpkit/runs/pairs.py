@@ -240,7 +240,7 @@ def compute_figures(
 
 
 def _half_width(share: float, number: int) -> float:
-    """Return half of the width of the 95 % interval of a share (Wilson 1927, eq. 4).
+    """Return half of the width of the 95 % interval of a share (Wilson 1927).
 
     It is not 0 where all pairs are right, or all wrong.
     """
