@@ -174,13 +174,9 @@ def state_text(run: Run, state: State) -> str:
 
 def check_finite(step: int, weights: Mapping[str, Tensor]) -> None:
     """Raise `DivergedError` if a weight is not finite; all processes raise it together."""
-    if name := from_first(lambda: find_not_finite(weights)):
+    wrong = (name for name, each in weights.items() if not each.isfinite().all())
+    if name := from_first(lambda: next(wrong, None)):
         raise DivergedError(f"step {step}: weights of {name} are not finite; nothing is saved")
-
-
-def find_not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first tensor with a value that is not finite, or None."""
-    return next((name for name, each in weights.items() if not each.isfinite().all()), None)
 
 
 def begin(run: Run, checkpoint: files.Checkpoint | None, state: State) -> None:

@@ -15,7 +15,6 @@ from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
 from nlpkit.train import machine, memory
 from nlpkit.train.average import Average
-from nlpkit.train.machine import to_device
 from nlpkit.train.optim import optimizers
 from nlpkit.train.progress import Show, show_nothing
 
@@ -87,10 +86,8 @@ class Trial:
         self.training.precision = self.precision.name
         self.settings = plan.settings.model_copy(update={"precision": self.precision.name})
         self.optimizers = optimizers(self.model, self.settings)
-        self.average = (
-            Average(self.model, self.settings.average, 1) if self.settings.average else None
-        )
-        if self.average:
+        if self.settings.average:
+            self.average = Average(self.model, self.settings.average, 1)
             self.average.restore()  # takes its memory
 
     def _timed(self, work: Callable[[], object]) -> float:
@@ -103,7 +100,7 @@ class Trial:
     def train(self, batch: Batch) -> float:
         """Return the seconds of a forward and backward pass."""
         self.model.train()
-        moved = to_device(batch, self.device)
+        moved = machine.to_device(batch, self.device)
         return self._timed(lambda: fastest_precision.compute_gradients(self.training, moved))
 
     def update(self) -> float:
@@ -114,20 +111,15 @@ class Trial:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), clip)
             for optimizer in self.optimizers:
                 optimizer.step()
-            self.zero_grad()
+            self.training.zero_grad()
 
         return self._timed(work)
-
-    def zero_grad(self) -> None:
-        """Drop the gradients."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> float:
         """Return the seconds of a forward pass without gradients."""
         self.model.eval()
-        moved = to_device(batch, self.device)
+        moved = machine.to_device(batch, self.device)
         return self._timed(lambda: self.training(moved))
 
 
@@ -178,7 +170,7 @@ def _train_longest(trial: Trial, found: Measured, show: Show) -> bool:
     for number, items in enumerate([*parts, *heavy]):
         batch = examples.batch(items, 0)
         if items is heavy[0] and plan.settings.batches_per_step == 1:
-            trial.zero_grad()
+            trial.training.zero_grad()
         # What the first example takes is not yet the price of a token.
         if number and found.state + found.per_token * batch.tokens > found.limit:
             return False
