@@ -26,7 +26,6 @@ from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
 from nlpkit.runs import baseline, build, checks, fit_memory, milestones, planned
 from nlpkit.runs.announce import announce_data
-from nlpkit.runs.build import model_part
 from nlpkit.runs.planned import Planned, PlannedModel
 from nlpkit.runs.run import Data
 from nlpkit.tokenizers.library.shown import show_token
@@ -45,7 +44,7 @@ def make(
     With `measure`, what `train.memory` chooses is measured.
     """
     where = machine.find_device(device)
-    part = model_part(resolved, run_path, info=log.info)
+    part = build.model_part(resolved, run_path, info=log.info)
     log.warn_all(f"{part.source}: {line}" for line in part.warnings)
     if resolved.recipe.attention.backend != "auto":
         checks.check_backend(resolved, part, where)

@@ -1,7 +1,5 @@
 """Checks whether the settings of a recipe fit together, before data is read."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -17,7 +17,6 @@ from nlpkit.json_types import JsonObject
 from nlpkit.recipe import Resolved
 from nlpkit.runs.run import Training
 from nlpkit.train import machine
-from nlpkit.train.machine import to_device
 
 PRECISION = "precision"  # in run.json and training.json
 _TOKENS = (250, 600, 1000)  # of the batch of each round
@@ -94,7 +93,7 @@ def _part(stream: Stream, index: int, tokens: int) -> Batch:
     sizes = examples.sizes[items % len(examples.sizes)]
     order = np.argsort(sizes, kind="stable")  # the smallest one stands first
     part = items[order[:: max(1, int(sizes.sum()) // tokens)]]
-    return to_device(examples.batch(part, 0), torch.device("cpu"))
+    return machine.to_device(examples.batch(part, 0), torch.device("cpu"))
 
 
 def compute_gradients(training: Training, batch: Batch) -> None:

@@ -17,7 +17,6 @@ from nlpkit.checkpoints import (
     integrity,
     objective_heads,
 )
-from nlpkit.checkpoints.hf_model import find_family, read_model_type
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task
 from nlpkit.data.lines import name_first
@@ -26,7 +25,6 @@ from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models import adapter_config, families, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
-from nlpkit.models.formats.hf_format import vocabulary_size
 from nlpkit.models.formats.rows import resize_embeddings
 from nlpkit.models.layers.head import HEAD, PREFIX, pop_head
 from nlpkit.models.meta import meta_model
@@ -67,7 +65,7 @@ def model_part(
         directory, prompt = soft_prompts.find_start(newest or directory, bool(newest))
     named = _family_of_recipe(recipe, directory)
     settings, tensors = own[1] if own else any_layout.read(directory, named)
-    family = find_family(settings, directory, named)
+    family = hf_model.find_family(settings, directory, named)
     part = ModelPart(family, None, None, directory, prompt=prompt)
     loaded = _loaded(resolved, family, directory, settings, tensors)
     part.config = loaded.config
@@ -75,7 +73,7 @@ def model_part(
     if not own:
         part.start = {**loaded.state, **objective_heads.read(directory)}
         part.source_weights = describe_source(directory)
-    part.rows = vocabulary_size(loaded.state, part.vocabulary) or None
+    part.rows = hf_format.vocabulary_size(loaded.state, part.vocabulary) or None
     _set_config(recipe, part, directory, loaded.config)
     if part.start is not None and part.config != loaded.config:
         if part.config.kinds != loaded.config.kinds:
@@ -204,7 +202,7 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
     family = recipe.model.family
     if (directory / "config.json").is_file():
         ours = hf_model.model_types(family)
-        theirs = read_model_type(hf_layout.read_settings(directory))
+        theirs = hf_model.read_model_type(hf_layout.read_settings(directory))
         if theirs not in ours:
             raise UsageError(
                 f"init_from: {directory} has model_type {theirs}, and family {family} of the "

@@ -16,7 +16,6 @@ from nlpkit.checkpoints import (
     objective_heads,
     prompt_layout,
 )
-from nlpkit.checkpoints.hf_model import find_family
 from nlpkit.checkpoints.nearest import suggest_path
 from nlpkit.checkpoints.run_directory import seed_runs
 from nlpkit.contracts.objective import Objective
@@ -74,7 +73,7 @@ def open_checkpoint(
     directory = find_checkpoint(user_path(path), info)
     integrity.verify(directory)
     settings, tensors = any_layout.read(directory, family, prompts=True)
-    family = find_family(settings, directory, family)
+    family = hf_model.find_family(settings, directory, family)
     loaded = hf_model.from_hf(family, directory, settings, tensors)
     part = ModelPart(family, loaded.config, None, directory)
     for line in loaded.warnings("set to 0"):

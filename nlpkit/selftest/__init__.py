@@ -31,14 +31,12 @@ from nlpkit.objectives import mixture
 from nlpkit.outside_parts import error_of_part
 from nlpkit.recipe import Resolved, fit, sections
 from nlpkit.runs import build, frozen, pretrain
-from nlpkit.runs.build import model_part
 from nlpkit.selftest import batching, leaks, resuming, texts
 from nlpkit.selftest.heads import Seen, look_at
 from nlpkit.selftest.leaks import Verdict
 from nlpkit.selftest.subject import EVAL_EVERY, SAVE_EVERY, STEPS, Bench, Subject, check
 from nlpkit.train import machine
 from nlpkit.train.log import QUIET, Log
-from nlpkit.train.machine import make_accelerator
 from nlpkit.train.signals import StopFlag
 
 # Upper limits of settings of the model. If the first do not fit together (heads in groups, heads of
@@ -86,7 +84,7 @@ def bench(resolved: Resolved, *, device: str, log: Log, stop: StopFlag) -> Itera
         said: set[str] = set()
         of_runs = _Once(log, said, QUIET)
         log = _Once(log, said, log.verbosity)
-        accelerator = make_accelerator(small.recipe.train, device, of_runs)
+        accelerator = machine.make_accelerator(small.recipe.train, device, of_runs)
         # As in the run itself, which is larger: a pass of the small model would tell nothing.
         requested = resolved.recipe.train.precision
         precision, _ = machine.choose_precision(requested, accelerator.device)
@@ -211,7 +209,7 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
     """Return the recipe with a small, randomly initialized model, and the lowered settings."""
     resolved = frozen.named(resolved, frozen.find(resolved))  # one may be the model of init_from
     recipe = resolved.recipe
-    part = model_part(resolved)
+    part = build.model_part(resolved)
     config = part.config
     small = next(_list_smaller(config), config)
     tokenizer = recipe.tokenizer
