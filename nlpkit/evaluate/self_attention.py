@@ -5,7 +5,6 @@ N tokens of the example, H heads.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -22,28 +21,12 @@ from nlpkit.errors import UsageError
 from nlpkit.evaluate.held_out import Evaluation
 from nlpkit.models import soft_prompt
 from nlpkit.plural import number_of
-from nlpkit.report.figures import READABLE, heads_figure
+from nlpkit.report.figures import READABLE, Layer, heads_figure
 from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import of_sources
 from nlpkit.train.machine import to_device
-
-
-@dataclass(frozen=True)
-class Layer:
-    """A layer's weights (H, N, K) with its tokens, and the entropy of each head (H,) in nats."""
-
-    title: str
-    weights: np.ndarray
-    queries: list[str]
-    keys: list[str]
-
-    @property
-    def entropies(self) -> np.ndarray:
-        """The mean entropy of the rows of each head: 0 is one token, log K all alike."""
-        log = np.log(np.where(self.weights > 0, self.weights, 1))
-        return -(self.weights * log).sum(-1).mean(-1)
 
 
 def draw(
@@ -69,7 +52,7 @@ def draw(
         with whole_file(path) as file:
             file.write(_make_page(layers, str(evaluation.opened.path)))
     else:
-        heads_figure([(e.title, e.weights, e.entropies, e.queries, e.keys) for e in layers], path)
+        heads_figure(layers, path)
 
 
 def _compute(evaluation: Evaluation, sentence: str | None) -> list[Layer]:

@@ -32,6 +32,22 @@ class Alignment:
     target: list[str]
 
 
+@dataclass(frozen=True)
+class Layer:
+    """A layer's weights (H, N, K) with its tokens: N of the rows, K of the columns."""
+
+    title: str
+    weights: np.ndarray
+    queries: list[str]
+    keys: list[str]
+
+    @property
+    def entropies(self) -> np.ndarray:
+        """The mean entropy (H,) of each head's rows in nats: 0 is one token, log K all alike."""
+        log = np.log(np.where(self.weights > 0, self.weights, 1))
+        return -(self.weights * log).sum(-1).mean(-1)
+
+
 # Fonts with Chinese, Japanese and Korean; the first that is installed is used.
 CJK_FONTS = (
     "Noto Sans CJK SC", "Noto Sans CJK JP", "Noto Sans SC", "Source Han Sans SC",
@@ -155,32 +171,28 @@ def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) ->
     _save(plt, figure, path)
 
 
-def heads_figure(
-    layers: Sequence[tuple[str, np.ndarray, np.ndarray, list[str], list[str]]], path: Path
-) -> None:
-    """Draw the weights of every head: a row of panels for each layer, or a layer in rows of four.
-
-    A layer is its title, weights (H, N, K), entropies (H,), and the tokens of rows and columns.
-    """
+def heads_figure(layers: Sequence[Layer], path: Path) -> None:
+    """Draw the weights of every head: a row of panels for each layer, of one layer rows of four."""
     plt = _pyplot()
-    heads = max(len(weights) for _, weights, *_ in layers)
+    heads = max(len(layer.weights) for layer in layers)
     columns, rows, side = heads, len(layers), 2.2
     if len(layers) == 1:
         columns, rows, side = min(heads, 4), math.ceil(heads / 4), 4.5
     figure, grid = plt.subplots(rows, columns, figsize=(side * columns, side * rows), squeeze=False)
     for axes in grid.flat:
         axes.set_visible(False)
-    for row, (title, weights, entropies, queries, keys) in enumerate(layers):
+    for row, layer in enumerate(layers):
         panels = grid[row] if len(layers) > 1 else grid.flat
-        for head, (axes, each) in enumerate(zip(panels, weights, strict=False), 1):
+        of_heads = zip(panels, layer.weights, layer.entropies, strict=False)
+        for head, (axes, each, entropy) in enumerate(of_heads, 1):
             axes.set_visible(True)
             axes.imshow(each, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
-            axes.set_title(f"{title}, head {head}: {entropies[head - 1]:.2f} nats", fontsize=7)
+            axes.set_title(f"{layer.title}, head {head}: {entropy:.2f} nats", fontsize=7)
             axes.set_xticks([])
             axes.set_yticks([])
             if len(layers) == 1:
-                axes.set_xticks(range(len(keys)), keys, rotation=90, fontsize=7)
-                axes.set_yticks(range(len(queries)), queries, fontsize=7)
+                axes.set_xticks(range(len(layer.keys)), layer.keys, rotation=90, fontsize=7)
+                axes.set_yticks(range(len(layer.queries)), layer.queries, fontsize=7)
     _save(plt, figure, path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit.evaluate.self_attention import Layer
+from nlpkit.report.figures import Layer
 from tests import _tiny
 
 SENTENCE = "the cat sat on the mat"
