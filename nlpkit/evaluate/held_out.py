@@ -5,8 +5,9 @@ The code of `nlpkit score` computes the scores of answers and generated texts.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 
@@ -15,7 +16,6 @@ from nlpkit.data import store
 from nlpkit.data.items import TaskDataset, build_items
 from nlpkit.data.lines import name_first
 from nlpkit.data.loader import HELD_OUT, Examples
-from nlpkit.data.store import Callbacks
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.evaluate import confusion, list_left_out
 from nlpkit.evaluate.source import Source
@@ -38,15 +38,6 @@ from nlpkit.train.signals import StopFlag
 LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
 
-@dataclass(frozen=True)
-class Alone:
-    """The accelerator attributes that `HeldOut` reads, for a single process."""
-
-    device: torch.device
-    num_processes: int = 1
-    process_index: int = 0
-
-
 class Evaluation:
     """Evaluates a checkpoint on the held-out examples of its objective.
 
@@ -58,7 +49,7 @@ class Evaluation:
         opened: Opened,
         source: Source,
         budget: int,
-        callbacks: Callbacks,
+        callbacks: store.Callbacks,
         *,
         autocast: bool = False,
     ):
@@ -156,7 +147,9 @@ class Evaluation:
         # Without notes the checkpoint is treated as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
         shown = partial(show, "evaluated batches")
-        found = self.held_out.evaluate(training, Alone(device), stop, shown, progress)
+        # What `HeldOut` reads of an accelerator.
+        alone: Any = SimpleNamespace(device=device, num_processes=1, process_index=0)
+        found = self.held_out.evaluate(training, alone, stop, shown, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
         if not math.isfinite(found["loss"]):
