@@ -2,6 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+# For `str.translate`: what would end a line or a cell, and the backslash.
+ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
+
 
 def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = True) -> list[str]:
     """Return rows as lines: the first column to the left, the others to the right if numbers."""

@@ -11,6 +11,7 @@ from nlpkit.commands._options import Checkpoint, Common, argument, option, share
 from nlpkit.errors import FileError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
+from nlpkit.text_table import ESCAPES
 
 if TYPE_CHECKING:
     from nlpkit.contracts.objective import Objective
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from nlpkit.train.log import Log
 
 _KEY = "input"  # of a line of jsonl
-# Characters that would end a line or a column, and the backslash.
-_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
 
 File = Annotated[str, argument("FILE|-", "one input per line; - is stdin")]
 
@@ -183,7 +182,7 @@ def _print(written: "Written", echo: bool, settings: "Settings", common: Common)
     values: JsonObject = {"input": written.text, **best}
     if settings.nbest > 1:
         values["nbest"] = outputs
-    text = "\t".join(shown(output).translate(_ESCAPES) for output in written.outputs)
+    text = "\t".join(shown(output).translate(ESCAPES) for output in written.outputs)
     common.print_result(text, **values)
 
 

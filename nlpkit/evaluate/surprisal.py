@@ -19,15 +19,12 @@ from nlpkit.data.token_flags import is_chinese, word_starts
 from nlpkit.disk import whole_file
 from nlpkit.json_types import JsonObject
 from nlpkit.runs.pairs import Scores, Sentence
-from nlpkit.text_table import aligned
+from nlpkit.text_table import ESCAPES, aligned
 
 if TYPE_CHECKING:
     from nlpkit.runs.likelihood import Encoded
 
 COLUMNS = ("sentence", "unit", "index", "start", "stop", "text", "surprisal")
-# A tab or a newline would end a cell or a row.
-_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r", "\t": r"\t"})
-
 # (unit, start, stop, surprisal); start and stop are characters of the sentence.
 Row = tuple[str, int, int, float]
 
@@ -51,7 +48,7 @@ def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> JsonObje
                 counts[unit] += known
                 cells = [sentence.place, unit, str(number[unit]), str(start), str(stop),
                          sentence.text[start:stop], repr(value) if known else ""]  # fmt: skip
-                file.write("\t".join(cell.translate(_ESCAPES) for cell in cells) + "\n")
+                file.write("\t".join(cell.translate(ESCAPES) for cell in cells) + "\n")
     return {
         unit: {"count": counts[unit], "mean": sums[unit] / counts[unit] if counts[unit] else None}
         for unit in sums
