@@ -45,30 +45,29 @@ _FIRST_STEPS = {
 WRONG_USAGE: Any = typer.BadParameter.__bases__[0]
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"nlpkit {__version__}")
-        raise typer.Exit
+def _version() -> None:
+    typer.echo(f"nlpkit {__version__}")
 
 
-def _install(asked: bool) -> None:
-    if asked:
-        from nlpkit.completion import scripts
+def _install() -> None:
+    from nlpkit.completion import scripts
 
-        typer.echo(scripts.install(os.environ))
-        typer.echo("completion starts with the next shell", err=True)
-        raise typer.Exit
+    typer.echo(scripts.install(os.environ))
+    typer.echo("completion starts with the next shell", err=True)
 
 
-def _show(asked: bool) -> None:
-    if asked:
-        from nlpkit.completion import scripts
+def _show() -> None:
+    from nlpkit.completion import scripts
 
-        typer.echo(scripts.get_script(os.environ), nl=False)
-        raise typer.Exit
+    typer.echo(scripts.get_script(os.environ), nl=False)
 
 
-def _declare(name: str, callback: Callable[[bool], None], about: str) -> Any:
+def _declare(name: str, act: Callable[[], None], about: str) -> Any:
+    def callback(asked: bool) -> None:
+        if asked:
+            act()
+            raise typer.Exit
+
     return typer.Option(name, callback=callback, is_eager=True, help=about)
 
 
