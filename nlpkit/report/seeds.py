@@ -98,12 +98,8 @@ def compare(first: Sequence[float], other: Sequence[float]) -> Difference:
     rows as they are, not the choice of these rows.
 
     It is Welch's, or Student's (of equal deviations) where that is wider, which it can be with
-    unequal numbers of seeds alone. Two equal settings are then called different in at most 5 % of
-    draws whatever the numbers are. Welch's alone calls them different in 6.4 % of draws with 2
-    against 5 seeds, 10 % with 2 against 10: two seeds that are close by chance have hardly a
-    deviation, so that their error is taken for that of the other side, with its degrees of freedom.
-    If deviations are not equal, it is up to 8 % (2 against 5, the two with three times the
-    deviation) or 6 % (3 against 5).
+    unequal numbers of seeds alone: two seeds that are close by chance have hardly a deviation, and
+    Welch's takes their error for that of the other side (measured: docs/lab/seeds.md).
     """
     # Exact: fmean of equal values may depend on their number, as that of 0.7 does.
     means = statistics.mean(first), statistics.mean(other)
