@@ -239,23 +239,16 @@ def compute_figures(
     return result, rows
 
 
-def _half_width(share: float, number: int) -> float:
-    """Return half of the width of the 95 % interval of a share (Wilson 1927).
-
-    It is not 0 where all pairs are right, or all wrong.
-    """
-    z = NormalDist().inv_cdf(0.975)
-    root = math.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
-    return z * root / (1 + z**2 / number)
-
-
 def _summarize(credit: np.ndarray) -> JsonObject:
     """Return the figures of the pairs whose credit (P,) is 1, 0.5 (a tie) or 0."""
-    number, accuracy = len(credit), float(credit.mean())
+    number, share = len(credit), float(credit.mean())
+    # Wilson 1927: the 95 % interval of a share, not 0 wide where all pairs are right, or all wrong.
+    z = NormalDist().inv_cdf(0.975)
+    root = math.sqrt(share * (1 - share) / number + (z / (2 * number)) ** 2)
     return {
         "pairs": number,
-        "accuracy": accuracy,
-        "half_width": _half_width(accuracy, number),
+        "accuracy": share,
+        "half_width": z * root / (1 + z**2 / number),
         "ties": int((credit == 0.5).sum()),
     }
 
