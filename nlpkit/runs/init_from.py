@@ -64,10 +64,10 @@ def model_part(
     if soft_prompts.is_wanted(recipe):
         directory, prompt = soft_prompts.find_start(newest or directory, bool(newest))
     named = _family_of_recipe(recipe, directory)
-    settings, tensors = own[1] if own else any_layout.read(directory, named)
-    family = hf_model.find_family(settings, directory, named)
+    content = own[1] if own else any_layout.read(directory, named)
+    family = hf_model.find_family(content[0], directory, named)
     part = ModelPart(family, None, None, directory, prompt=prompt)
-    loaded = _loaded(resolved, family, directory, settings, tensors)
+    loaded = _loaded(resolved, family, directory, content)
     part.config = loaded.config
     part.warnings = loaded.warnings("set to 0" if _has_base(recipe) else "randomly initialized")
     if not own:
@@ -212,11 +212,7 @@ def _family_of_recipe(recipe: Recipe, directory: Path) -> str | None:
 
 
 def _loaded(
-    resolved: Resolved,
-    family: str,
-    directory: Path,
-    settings: JsonMapping,
-    tensors: Mapping[str, torch.Tensor],
+    resolved: Resolved, family: str, directory: Path, content: hf_layout.Content
 ) -> hf_model.Loaded:
     """Return the weights of `init_from`; tensors in `init_missing` may be missing."""
     recipe = resolved.recipe
@@ -224,7 +220,7 @@ def _loaded(
     predicts = any(not issubclass(each, Task) or each.predicts_text for each in made)
     allowed = () if _has_base(recipe) else recipe.init_missing
     try:
-        found = (family, directory, settings, tensors)
+        found = (family, directory, *content)
         loaded = hf_model.from_hf(*found, allow_missing=allowed, predicts=predicts)
     except hf_model.MissingTensors as error:
         layers = ", ".join(error.layers)
@@ -234,10 +230,9 @@ def _loaded(
         raise FileError(f"{error}; {remedy}") from error
     form, wanted = families.load_model(family).FORMAT, for_objective(recipe, loaded.config)
     kept = [name for name, each in form.folders.items() if each.present(wanted)]
-    if settings.get(FOLDERS, {}).keys() - {*kept}:
+    if content[0].get(FOLDERS, {}).keys() - {*kept}:
         # A table may be the sum of tables of both parts; read alone, it is that of the main part.
-        content = hf_layout.keep_folders((settings, tensors), kept)
-        return _loaded(resolved, family, directory, *content)
+        return _loaded(resolved, family, directory, hf_layout.keep_folders(content, kept))
     if _has_base(recipe) and any(each.reads_summary for each in made):
         _check_summary(recipe, family, directory, loaded)
     return loaded
