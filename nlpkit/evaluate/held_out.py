@@ -24,6 +24,7 @@ from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
+from nlpkit.report.history import FIGURES
 from nlpkit.runs import frozen
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.runs.run import Training
@@ -34,8 +35,6 @@ from nlpkit.train.log import Log
 from nlpkit.train.progress import Show, follow
 from nlpkit.train.scores import signed_scores
 from nlpkit.train.signals import StopFlag
-
-LOSS_FIGURES = ("loss", "perplexity", "bits_per_character")
 
 
 class Evaluation:
@@ -165,7 +164,7 @@ class Evaluation:
             "targets": found["targets"],
             **({"unknown_tokens": unknown} if unknown else {}),
             "precision": self.precision,
-            **{name: found[name] for name in LOSS_FIGURES if found[name] is not None},
+            **{name: found[name] for name in FIGURES if found[name] is not None},
             **({"losses": found["losses"]} if len(found["losses"]) > 1 else {}),
             **({"metrics": scores} if scores else {}),
         }
@@ -215,7 +214,7 @@ class Evaluation:
 
 def select_values(figures: JsonMapping) -> dict[str, float | None]:
     """Return the losses and the scores among the figures, by name."""
-    losses = {name: figures[name] for name in LOSS_FIGURES if name in figures}
+    losses = {name: figures[name] for name in FIGURES if name in figures}
     return losses | figures.get("losses", {}) | figures.get("metrics", {})
 
 
