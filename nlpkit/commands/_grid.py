@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -191,13 +191,9 @@ def list_runs(asked: Sweep, axes: Axes) -> list[Run]:
                 root = asked.load(sets).recipe.out
             runs.append(asked.make(name, sets, str(Path(root) / name)))
         except RecipeError as error:
-            mistakes |= dict.fromkeys(_name_grid(problem, axes) for problem in error.problems)
+            for problem in error.problems:
+                said = problem.removeprefix("--set ")  # of a value that comes from the grid
+                mistakes[f"--grid {said}" if said.partition(": ")[0] in axes else problem] = None
     if mistakes:
         raise RecipeError(list(mistakes))
     return runs
-
-
-def _name_grid(problem: str, axes: Mapping[str, object]) -> str:
-    """Return a problem of a recipe, with `--grid` where its value comes from the grid."""
-    key = problem.removeprefix("--set ").partition(": ")[0]
-    return f"--grid {problem.removeprefix('--set ')}" if key in axes else problem
