@@ -7,9 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlpkit.commands import _runs
 from nlpkit.commands._options import Common
-from nlpkit.commands._runs import Run, Runner
+from nlpkit.commands._runs import Run, Runner, call
 from nlpkit.commands._series import Series
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.task import Task
@@ -109,7 +108,7 @@ class Runs:
             raise RecipeError([self.document.locate(what)])
 
     def _plan(self, name: str) -> JsonObject:
-        said = _runs.call(_estimate, *self._resolve(name), self.common.device, self.found, name)
+        said = call(_estimate, *self._resolve(name), self.common.device, self.found, name)
         if isinstance(said, str):
             raise RecipeError([self.document.locate(said)])
         steps, equal = said["steps"], self.found.equal

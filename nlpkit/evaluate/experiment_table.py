@@ -15,7 +15,6 @@ from nlpkit.disk import read_json
 from nlpkit.evaluate.experiment import Expectation, Experiment, Rule, is_score
 from nlpkit.json_types import JsonObject
 from nlpkit.report import history, seeds
-from nlpkit.report.history import History
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
 from nlpkit.text_table import aligned
 from nlpkit.units import format_duration
@@ -28,14 +27,14 @@ STATE, SCORES = "experiment.json", "scores.json"  # plans and rates; of a run, w
 class Measured:
     """A condition: its runs that have begun, how many there will be, and what its plan says."""
 
-    histories: Sequence[History]
+    histories: Sequence[history.History]
     count: int
     plan: JsonObject
     rate: float | None
     searched: int  # runs of the search that are left
     lost: frozenset[str]  # what cannot begin: every rate diverged, or the run that it begins with
 
-    def list_runs(self, state: str) -> list[History]:
+    def list_runs(self, state: str) -> list[history.History]:
         """Return the runs that are `finished`, `diverged` or `not finished`."""
         return [run for run in self.histories if run.state == state]
 

@@ -10,7 +10,6 @@ import torch
 from nlpkit.attention.masks import dense_mask
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS
-from nlpkit.contracts.reader import Counts
 from nlpkit.contracts.request import Layout
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.corpus import Corpus
@@ -172,7 +171,7 @@ def _describe_held_out(data: Data, order: int | None) -> JsonObject | None:
 
 
 def _describe_corpus(corpus: Corpus | TaskDataset) -> JsonObject:
-    counts: Counts = corpus.counts
+    counts = corpus.counts
     return {
         "documents": len(corpus),
         "tokens": corpus.tokens,

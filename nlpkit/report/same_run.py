@@ -15,7 +15,6 @@ from nlpkit.disk import file_sha256
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe.places import dotted, flatten
 from nlpkit.report import history
-from nlpkit.report.history import History
 from nlpkit.train.log import TIME_KEYS
 
 # Facts of `run.json` that may explain a difference; what is not called by its name.
@@ -100,7 +99,7 @@ def compare(there: Path, here: Path, steps: int | None = None) -> Comparison:
 Figures = dict[tuple[int, str, str], object]  # step, file and figure -> value
 
 
-def _list_figures(run: History, last: int) -> Figures:
+def _list_figures(run: history.History, last: int) -> Figures:
     """Return the hashes of what a run has read, and its figures up to a step."""
     found: Figures = {
         (0, path.relative_to(run.path).as_posix(), _HASH): file_sha256(path)

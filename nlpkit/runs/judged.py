@@ -27,7 +27,6 @@ from nlpkit.recipe import Resolved
 from nlpkit.runs import pairs
 from nlpkit.runs.likelihood import Encoded, Likelihood
 from nlpkit.runs.open_checkpoint import Opened
-from nlpkit.runs.pairs import Pair
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.log import Log
 from nlpkit.train.processes import is_sharded
@@ -104,7 +103,7 @@ def attach(
     trained = _count_trained(data, settings, stream)
     most = math.inf if section.max_pairs or trained is None else _SHARE * trained
     limit = len(found) if section.max_pairs == "all" else section.max_pairs
-    chosen: list[Pair] = []
+    chosen: list[pairs.Pair] = []
     total = 0
     try:
         for pair, tokens in _count_tokens(likelihood, found, limit):
@@ -159,8 +158,8 @@ def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> fl
 
 
 def _count_tokens(
-    likelihood: Likelihood, found: Sequence[Pair], most: int | None
-) -> Iterator[tuple[Pair, int]]:
+    likelihood: Likelihood, found: Sequence[pairs.Pair], most: int | None
+) -> Iterator[tuple[pairs.Pair, int]]:
     """Yield the pairs in their order, with the tokens of the sequences that score each."""
     order = np.random.default_rng(_ORDER).permutation(len(found))[:most]
     for first in range(0, len(order), _AT_ONCE):

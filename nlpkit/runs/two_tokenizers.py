@@ -13,11 +13,10 @@ from nlpkit.recipe.alternatives import check_tokenizers
 from nlpkit.runs import vocabulary
 from nlpkit.runs.row_texts import list_rows
 from nlpkit.runs.run import ModelPart
-from nlpkit.runs.vocabulary import TrainingText
 from nlpkit.tokenizers.library.source_and_target import SourceAndTarget, join_sides, of_sources
 
 
-def build(text: TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:
+def build(text: vocabulary.TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:
     """Return the two tokenizers as one; each is loaded, or trained on its side of the rows."""
     found, first = [], text.objective
     for number, side in enumerate(sides):
@@ -31,7 +30,7 @@ def build(text: TrainingText, sides: Sequence[sections.Side]) -> Tokenizer:
     return join_sides(*found)
 
 
-def _texts(text: TrainingText, side: int, counts: Counts) -> Iterator[str]:
+def _texts(text: vocabulary.TrainingText, side: int, counts: Counts) -> Iterator[str]:
     """Yield the sources (0) or the targets (1) of the rows; malformed rows are left out."""
     first = text.objective
     objective: Any = first.objective
