@@ -23,7 +23,8 @@ from nlpkit.models.layers.embeddings import number_texts
 from nlpkit.plan import phases
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
-from nlpkit.runs import baseline, build, checks, fit_memory, milestones, planned
+from nlpkit.report.figures import mask_figure
+from nlpkit.runs import baseline, build, checks, fit_memory, frozen, judged, milestones, planned
 from nlpkit.runs.announce import announce_data
 from nlpkit.runs.planned import Planned, PlannedModel
 from nlpkit.runs.run import Data
@@ -50,8 +51,6 @@ def make(
     callbacks = Callbacks(log.detail, log.warn, log.tokenizing, log.reading)
     data = build.build_data(resolved, part, run_path, callbacks)
     if part.frozen:
-        from nlpkit.runs import frozen
-
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(where), log)
     asked = resolved.recipe.train
     fitted = fit_memory.recorded(fit_memory.find_status(RunDirectory(run_path)))
@@ -70,8 +69,6 @@ def make(
     except SettingError as error:
         raise UsageError(resolved.document.locate(str(error))) from error
     if resolved.recipe.eval.pairs:
-        from nlpkit.runs import judged
-
         plan.judge = judged.attach(resolved, part, data, plan.settings, plan.stream, log)
     if plan.settings.warmup_steps > plan.settings.steps:
         log.warn(describe_long_warmup(plan.settings))
@@ -254,8 +251,6 @@ def draw_mask(plan: Planned, path: Path) -> None:
     Raises:
         UsageError: there is no attention, or no text, to draw; matplotlib is not installed.
     """
-    from nlpkit.report.figures import mask_figure
-
     if not plan.part.config.kinds:
         raise UsageError(f"--mask: family {plan.part.family} has no attention to draw")
     tokenizer = _find_tokenizer(plan)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -14,13 +13,11 @@ from nlpkit.data.loader import Stream
 from nlpkit.models.meta import on_meta
 from nlpkit.recipe import Resolved
 from nlpkit.runs import build
+from nlpkit.runs.judged import Judge
 from nlpkit.runs.run import Data, ModelPart
 from nlpkit.train.optim import groups
 from nlpkit.train.schedule import ResolvedTraining, make_stream, resolve_steps
 from nlpkit.train.settings import Config
-
-if TYPE_CHECKING:
-    from nlpkit.runs.judged import Judge
 
 
 @dataclass
@@ -102,7 +99,7 @@ class Planned(PlannedModel):
     data: Data
     stream: Stream
     device: torch.device
-    judge: "Judge | None" = None  # of `eval.pairs`
+    judge: Judge | None = None  # of `eval.pairs`
 
     @property
     def first(self) -> Batch:
