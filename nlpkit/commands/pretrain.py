@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nlpkit.checkpoints import files
 from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
 from nlpkit.disk import user_path
 from nlpkit.errors import DivergedError, FileError, SettingError, UsageError
@@ -58,7 +59,6 @@ def train(
 
 def train_one(resolved: "Resolved", common: Common, runs: RunOptions) -> None:
     """Train the recipe, or resume its run, and print the directory of the run's checkpoint."""
-    from nlpkit.checkpoints import files
     from nlpkit.checkpoints.run_directory import process_rank
 
     log = common.open_log()
@@ -127,8 +127,6 @@ def train_in_directory(
 
 
 def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "Log") -> None:
-    from nlpkit.checkpoints import files
-
     saved = files.list_checkpoints(directory.path)
     newest = f"step {saved[0].step}" if saved else ""
     where = {"auto": newest, "never": ""}.get(resume, resume)
@@ -148,7 +146,7 @@ def check_directory(
     Raises:
         UsageError: training would refuse to go on with this run.
     """
-    from nlpkit.checkpoints import changes, files
+    from nlpkit.checkpoints import changes
     from nlpkit.checkpoints.run_directory import RunDirectory
 
     directory = RunDirectory(user_path(resolved.recipe.out))
