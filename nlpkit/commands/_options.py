@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 import typer
 
 from nlpkit import completion
+from nlpkit.cli import exit_now
 from nlpkit.errors import UsageError
 from nlpkit.units import parse_duration
 
@@ -157,7 +158,6 @@ class Common:
 
     def catch_signals(self, seconds: float | None = None) -> "AbstractContextManager[StopFlag]":
         """Return a context whose flag signals set, and the end of so many seconds."""
-        from nlpkit.cli import exit_now
         from nlpkit.train.signals import catch_signals
 
         return catch_signals(exit_now, seconds)

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
+from nlpkit import cli
 from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import pretrain
@@ -90,8 +91,6 @@ def check(runs: Sequence[Run], common: Common, allow_change: bool | None = None)
 
 def check_device(run: Run, common: Common) -> None:
     """Exit if the device is not there."""
-    from nlpkit import cli
-
     if common.device in ("auto", "cpu"):
         return
     if code := call(cli.run, [*run.arguments, "--dry-run", "-q"]):
@@ -196,8 +195,6 @@ class Runner:
 
 
 def _run_child(arguments: Sequence[str], output: Path) -> None:
-    from nlpkit import cli
-
     # ^C reaches a group of processes at once; here the parent passes it on, once.
     os.setpgid(0, 0)
     for number in _PASSED_ON:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from nlpkit import report as reports
 from nlpkit.checkpoints.run_directory import RECIPE, runs_inside
 from nlpkit.commands import pretrain
 from nlpkit.commands._grid import SEED, Axes, Sweep, list_axes, list_runs
@@ -14,6 +15,9 @@ from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.recipe import load
 from nlpkit.recipe.known import find_changes
+from nlpkit.report import history, seeds
+from nlpkit.report import sweep as report
+from nlpkit.train.state import LOSS
 
 
 def sweep(asked: Sweep) -> None:
@@ -86,11 +90,6 @@ def _check_folder(root: Path, axes: Axes, runs: Sequence[Run]) -> None:
 
 
 def _print_result(common: Common, axes: Axes, root: Path, runs: Sequence[Run]) -> None:
-    from nlpkit import report as reports
-    from nlpkit.report import history, seeds
-    from nlpkit.report import sweep as report
-    from nlpkit.train.state import LOSS
-
     found = [history.read(run.path, run.name, may_be_empty=True).chosen for run in runs]
     if [*axes] == [SEED] and found and all(found):  # else the runs are listed
         numbers = [run.resolved.recipe.seed for run in runs]

@@ -11,6 +11,7 @@ from nlpkit.disk import whole_file
 from nlpkit.errors import FileError, UsageError
 from nlpkit.report import page, svg
 from nlpkit.report.curves import make_charts
+from nlpkit.report.figures import draw_curves
 from nlpkit.report.history import History
 from nlpkit.report.history import read as read_history
 
@@ -70,8 +71,6 @@ def write(
         with whole_file(out) as file:
             file.write(svg.replace_unprintable(page.render(histories, charts)))
     else:
-        from nlpkit.report.figures import draw_curves
-
         draw_curves(charts, [h.label for h in histories], page.make_heading(histories), out)
     return out
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nlpkit.checkpoints.nearest import suggest_path
 from nlpkit.checkpoints.run_directory import METRICS, RECIPE, RunDirectory
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonObject
@@ -135,8 +136,6 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     if path.is_file():
         raise FileError(f"{path}: is a file, not a run directory")
     if not path.is_dir():
-        from nlpkit.checkpoints.nearest import suggest_path
-
         raise FileError(f"{path}: no such run directory{suggest_path(path)}")
     if not (path / RECIPE).is_file():
         raise FileError(f"{path}: not a run directory: it has no {RECIPE}")

@@ -17,6 +17,7 @@ from nlpkit.checkpoints import (
     integrity,
     objective_heads,
 )
+from nlpkit.checkpoints.nearest import suggest_path
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task
 from nlpkit.data.lines import name_first
@@ -270,8 +271,6 @@ def _start(path: Path, info: Callable[[str], None]) -> Path:
         info(f"init_from: {path}: its {found[1]} checkpoint, {found[0].name}")
         path = found[0]
     if not path.exists():
-        from nlpkit.checkpoints.nearest import suggest_path
-
         raise FileError(f"{path}: no such checkpoint to start from{suggest_path(path)}")
     integrity.verify(path)
     return path.resolve()
