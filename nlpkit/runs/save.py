@@ -218,7 +218,8 @@ def write_start(run: Run) -> None:
         data=run.data.fingerprint,
         held_out_unigram_entropy=run.data.held_out_entropy(),
     )
-    if order := run.resolved.recipe.eval.baseline:
+    # Without held-out text it has no effect, of which the recipe is warned.
+    if (order := run.resolved.recipe.eval.baseline) and run.data.valid is not None:
         from nlpkit.runs import baseline
 
         baseline.announce(run, order)

@@ -116,6 +116,16 @@ def test_run_with_a_baseline_has_the_loss_of_ngrams_in_its_log_and_report(
     assert row in (tmp_path / "r.html").read_text("utf-8")
 
 
+@pytest.mark.slow
+def test_run_with_a_baseline_but_no_held_out_text_is_warned_and_trains(tmp_path: Path) -> None:
+    sets = ("eval.baseline=2", "data.valid=[]", "train.steps=2", "train.warmup_steps=1")
+    words = [word for each in sets for word in ("--set", each)]
+    done = _tiny.command("pretrain", _tiny.write(tmp_path), *words, "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert "--set eval.baseline: has no effect where nothing is held out" in done.stderr
+    assert "held_out_ngram" not in json.loads((tmp_path / "out/run.json").read_text("utf-8"))
+
+
 def test_ngram_of_no_text_is_uniform() -> None:
     (nats,) = NGram(3, 5).fit([]).nats([np.array([1, 4])])
     np.testing.assert_allclose(nats, math.log(5))
