@@ -49,11 +49,7 @@ class Series:
     base: Path | None = None
 
     def make(self, seed: int | None, where: str, more: Sequence[str] = ()) -> Run:
-        """Return the run of a seed (None: the recipe's) in a directory, with more settings.
-
-        Raises:
-            RecipeError: a setting is wrong.
-        """
+        """Return the run of a seed (None: the recipe's) in `where`; raise `RecipeError`."""
         try:
             recipe.find(self.recipe)
         except NlpkitError as error:

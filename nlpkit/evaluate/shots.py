@@ -39,11 +39,7 @@ class Shots:
         tokens_per_batch: int,
         generation: Settings,
     ):
-        """Take the checkpoint and the rows.
-
-        Raises:
-            UsageError: the model neither scores nor generates text.
-        """
+        """Take both; raise `UsageError` if the model neither scores nor generates text."""
         self.opened, self.rows = opened, rows
         self.cut: Counter[str] = Counter()
         self.likelihood: Likelihood | None = None

@@ -30,11 +30,7 @@ Row = tuple[str, int, int, float]
 
 
 def write(path: Path, sentences: Sequence[Sentence], scores: Scores) -> JsonObject:
-    """Write the rows of all sentences; return the means by unit, in nats.
-
-    Raises:
-        FileError: the file cannot be written.
-    """
+    """Write the rows of all sentences; return the means by unit, in nats; raise `FileError`."""
     sums = dict.fromkeys(("sentence", "word", "token", "character"), 0.0)
     counts = dict.fromkeys(sums, 0)
     with whole_file(path) as file:
