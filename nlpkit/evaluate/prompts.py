@@ -147,10 +147,8 @@ def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> P
         known = f"the classes are {', '.join(classes)}" if classes else "the task has no classes"
         raise UsageError(f"eval.prompt.labels: no class {wrong[0]!r}; {known}")
     names = ("template", "answer_prefix", "separator", "neutral")
-    own = {name: getattr(given, name) for name in names}
-    return given.model_copy(
-        update={name: getattr(usual, name) if text is None else text for name, text in own.items()}
-    )
+    lacking = [name for name in names if getattr(given, name) is None]
+    return given.model_copy(update={name: getattr(usual, name) for name in lacking})
 
 
 def _show_all(

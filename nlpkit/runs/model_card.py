@@ -93,15 +93,14 @@ def make_card(
     ours = ["nlpkit eval . --data FILE", "nlpkit finetune RECIPE --from ."]
     if isinstance(objective, Generative):
         ours.insert(0, 'echo "Once upon a time" | nlpkit generate .')
-    name = read_name(origin)
+    name, listed = read_name(origin), "".join(f"- {path}\n" for path in averaged)
     return "\n".join([
         "---", "# license: apache-2.0   (fill in: the licence of the model)", *head,
         f"tags: [nlpkit, {family}]", "---\n",
         f"# {name or 'model'}\n",
         f"A model of family `{family}` with "
         f"{parameters:,} parameters, {trained}with nlpkit {__version__}.\n",
-        *(["The weights are the mean of several checkpoints:\n"] if averaged else []),
-        *(["".join(f"- {path}\n" for path in averaged)] if averaged else []),
+        *(["The weights are the mean of several checkpoints:\n", listed] if averaged else []),
         _LICENCE,
         f"## How to use it\n\n{theirs}",
         "With nlpkit:\n\n```sh", *ours, "```\n",

@@ -202,9 +202,7 @@ def compute_figures(
     `half_width` is of the 95 % interval over pairs; `ties` counts equal scores, and
     `identical` names pairs whose sentences are the same, or the same tokens.
     """
-    sums = scores.sums()
-    good, bad = sums[::2], sums[1::2]
-    credit = scores.credit()
+    sums, credit = scores.sums(), scores.credit()
     identical, without_context = [], 0
     for pair, one, other, first in zip(
         pairs, scores.encoded[::2], scores.encoded[1::2], scores.log_probs[::2], strict=True
@@ -228,14 +226,11 @@ def compute_figures(
         "identical": identical,
         "paradigms": {n: _summarize(credit[names == n]) for n in dict.fromkeys(names.tolist())},
     }
+    columns = zip(pairs, sums[::2].tolist(), sums[1::2].tolist(), credit.tolist(), strict=True)
     rows = [
-        {
-            "place": pair.place, "paradigm": pair.paradigm,
-            "good": float(good[number]), "bad": float(bad[number]),
-            "credit": float(credit[number]),
-        }
-        for number, pair in enumerate(pairs)
-    ]  # fmt: skip
+        {"place": pair.place, "paradigm": pair.paradigm, "good": good, "bad": bad, "credit": own}
+        for pair, good, bad, own in columns
+    ]
     return result, rows
 
 
