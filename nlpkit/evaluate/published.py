@@ -97,12 +97,6 @@ def compute_figures(
         key: _mean_by(credit, [each[key] for each in labels], uids if name == "blimp" else None)
         for key in script.groups
     }
-    steps = {
-        "ours": float(half.mean()),
-        "average": _average(half, uids, script),
-        "ties": _average(own, uids, script),
-        "scores": average,
-    }
     return {
         "name": name,
         "accuracy": average,
@@ -112,7 +106,12 @@ def compute_figures(
         "our_ties": int(np.sum(our_gap == 0)),
         "decided_otherwise": int(np.sum(np.sign(our_gap) != np.sign(gap))),
         "first_token_differs": int(np.not_equal(firsts[::2], firsts[1::2]).sum()),
-        "steps": steps,
+        "steps": {
+            "ours": float(half.mean()),
+            "average": _average(half, uids, script),
+            "ties": _average(own, uids, script),
+            "scores": average,
+        },
         **seen,
     }
 

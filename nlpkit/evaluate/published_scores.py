@@ -76,6 +76,7 @@ def open_checkpoint(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     given = {} if dtype is None else {"dtype": dtype}
+    said = f"--as: the script opens {folder} by {name}"
     try:
         model, found = getattr(transformers, name).from_pretrained(
             folder, output_loading_info=True, **given
@@ -83,13 +84,11 @@ def open_checkpoint(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
     except Exception as error:  # transformers raises errors of any kind
         cause = textwrap.shorten(str(error), 200, placeholder=" …")
-        raise UsageError(
-            f"--as: the script opens {folder} by {name}, which fails: {cause}"
-        ) from error
+        raise UsageError(f"{said}, which fails: {cause}") from error
     if missing := sorted(found["missing_keys"]):
         raise UsageError(
-            f"--as: the script opens {folder} by {name}, with random values for {len(missing)} "
-            f"tensors that it does not have, such as {missing[0]}"
+            f"{said}, with random values for {len(missing)} tensors that it does not have, such as "
+            f"{missing[0]}"
         )
     return Opened(model.to(device).eval(), tokenizer, device, check)
 

@@ -162,10 +162,8 @@ def check_negatives(subject: Subject) -> Verdict:
                 values[mixes].add(float(head.targets[0]))
     figure = f"{mixed} of {COUNT} examples have text of another document"
     if not mixed:
-        return (
-            False,
-            f"{figure}, although the objective has `negatives` {subject.objective.negatives}",
-        )
+        asked = f"although the objective has `negatives` {subject.objective.negatives}"
+        return False, f"{figure}, {asked}"
     if mixed == COUNT or not by_label:
         return True, figure
     if not any(values[True].isdisjoint(values[False]) for values in by_label.values()):
@@ -192,11 +190,9 @@ def count_members(subject: Subject, mixed: mixture.Objective) -> Verdict:
 
 def check_detection(subject: Subject) -> Verdict:
     """Compare labels with original tokens: a token is replaced if it differs from the original."""
+    lacks = "the objective detects replaced tokens, but"
     if not subject.list_objectives_with("unmask"):
-        return (
-            False,
-            "the objective detects replaced tokens, but has no `unmask` for the original ones",
-        )
+        return False, f"{lacks} has no `unmask` for the original ones"
     tokens = replaced = wrong = 0
     for example in subject.draw_noise_examples(COUNT, SIZE, 15):
         (original,) = (made["input_ids"] for made in unmask(subject, example))
@@ -207,10 +203,7 @@ def check_detection(subject: Subject) -> Verdict:
         differs = read != torch.from_numpy(original).to(subject.device)
         heads = [head for head in seen.labels.values() if head.per == "token"]
         if not heads:
-            return (
-                False,
-                "the objective detects replaced tokens, but no head has a label for each token",
-            )
+            return False, f"{lacks} no head has a label for each token"
         for head in heads:
             labels = head.targets.bool()
             tokens += len(labels)
