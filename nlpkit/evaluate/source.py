@@ -68,8 +68,7 @@ def find_data(
         if not data.valid and not data.valid_fraction:
             raise UsageError(f"{recipe_path} names no held-out data; name them: --data FILE")
         part = "all" if data.valid else "valid"
-        entries = [entry.model_dump() for entry in data.valid or data.train]
-        settings["train"] = _find_files(recipe_path.parent, base, entries, data, log, callbacks)
+        settings["train"] = _find_files(recipe_path.parent, resolved, log, callbacks.should_stop)
         settings["valid_fraction"] = 0.0 if data.valid else data.valid_fraction
     config = DataConfig.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
@@ -90,17 +89,12 @@ def find_data(
 
 
 def _find_files(
-    run: Path,
-    base: Path,
-    entries: list[JsonObject],
-    data: DataConfig,
-    log: Log,
-    callbacks: Callbacks,
+    run: Path, resolved: recipe.Resolved, log: Log, stop: Callable[[], None]
 ) -> list[JsonObject]:
+    data, otherwise = resolved.recipe.data, ", or choose another: --data FILE"
+    entries = [entry.model_dump() for entry in data.valid or data.train]
     part = "valid" if data.valid else "train"
-    sources = find_recorded(
-        run, base, part, callbacks.should_stop, ", or choose another: --data FILE"
-    )
+    sources = find_recorded(run, resolved.base, part, stop, otherwise)
     if sources is None or len(sources) != len(entries):  # an older version, or another recipe
         log.warn(
             f"{run} has no record of the files that its {RECIPE} names; they are looked up by "
