@@ -17,7 +17,7 @@ from nlpkit.data.items import TaskDataset, build_items
 from nlpkit.data.lines import name_first
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.errors import DataError, DivergedError, UsageError
-from nlpkit.evaluate import confusion, list_left_out
+from nlpkit.evaluate import list_left_out
 from nlpkit.evaluate.source import Source
 from nlpkit.evaluate.unlabelled import Unlabelled, find_unlabelled
 from nlpkit.generate.settings import Settings
@@ -35,6 +35,9 @@ from nlpkit.train.log import Log
 from nlpkit.train.progress import Show, follow
 from nlpkit.train.scores import signed_scores
 from nlpkit.train.signals import StopFlag
+
+_WIDEST = 20  # classes of a table; of more, only the most frequent errors are printed
+_MOST = 10  # of these errors
 
 
 class Evaluation:
@@ -134,7 +137,7 @@ class Evaluation:
             if not self.held_out.predictions:
                 result["signatures"] = _sign(scored, generation)
         if self.classes and pairs:
-            result["confusion"] = confusion.count_confusion(self.classes, pairs)
+            result["confusion"] = count_confusion(self.classes, pairs)
         return result, [{"prediction": answer, "target": label} for answer, label in pairs]
 
     def _compute_losses(self, log: Log, stop: StopFlag, show: Show) -> JsonObject:
@@ -231,6 +234,36 @@ def _sign(scored: Mapping[str, tuple[float | None, str]], generation: Settings) 
     return found | {"generation": "|".join(decoding)}
 
 
+def count_confusion(labels: Sequence[str], answers: Sequence[Answer]) -> JsonObject:
+    """Return `labels` and `counts`, a row for each right class and a column for each predicted one.
+
+    `answers` are pairs of the predicted and the right class.
+    """
+    place = {label: number for number, label in enumerate(labels)}
+    counts = [[0] * len(labels) for _ in labels]
+    for predicted, right in answers:
+        counts[place[str(right)]][place[predicted]] += 1
+    return {"labels": list(labels), "counts": counts}
+
+
+def format_confusion(found: JsonObject) -> str:
+    """Return the table as text; of many classes, a line for each of the most frequent errors."""
+    labels, counts = found["labels"], found["counts"]
+    if len(labels) > _WIDEST:
+        errors = [
+            (count, labels[right], labels[predicted])
+            for right, row in enumerate(counts)
+            for predicted, count in enumerate(row)
+            if count and right != predicted
+        ]
+        most = sorted(errors, key=lambda error: -error[0])[:_MOST]
+        rows = [["right", "predicted", "rows"], *([a, b, f"{n:,}"] for n, a, b in most)]
+    else:
+        rows = [["right \\ predicted", *labels]]
+        rows += [[label, *map(str, row)] for label, row in zip(labels, counts, strict=True)]
+    return "\n".join(aligned(rows))
+
+
 def format_table(figures: JsonObject) -> str:
     """Return the figures as text, one line of name and value for each, and the confusion table."""
     rows: list[tuple[str, str]] = []
@@ -245,7 +278,7 @@ def format_table(figures: JsonObject) -> str:
             rows.append((name, _format(value)))
     lines = aligned(rows, numbers=False)
     if "confusion" in figures:
-        lines += ["", confusion.format_table(figures["confusion"])]
+        lines += ["", format_confusion(figures["confusion"])]
     return "\n".join(lines)
 
 

@@ -20,7 +20,7 @@ from transformers import ViTConfig, ViTForImageClassification
 from nlpkit import recipe, selftest
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
-from nlpkit.evaluate import confusion, held_out
+from nlpkit.evaluate import held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
@@ -185,8 +185,8 @@ def test_confusion_table_equals_scikit_learn(run: Path) -> None:
 def test_confusion_of_many_classes_names_the_most_frequent_errors() -> None:
     labels = [f"c{i}" for i in range(30)]
     answers = [("c1", "c2")] * 3 + [("c2", "c1")] * 2 + [("c5", "c5")] * 9
-    found = confusion.count_confusion(labels, answers)
-    assert [line.split() for line in confusion.format_table(found).splitlines()] == [
+    found = held_out.count_confusion(labels, answers)
+    assert [line.split() for line in held_out.format_confusion(found).splitlines()] == [
         ["right", "predicted", "rows"], ["c2", "c1", "3"], ["c1", "c2", "2"]
     ]  # fmt: skip
 
