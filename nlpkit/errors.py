@@ -23,13 +23,9 @@ class NlpkitError(Exception):
 
 
 class UsageError(NlpkitError):
-    """A wrong command line or recipe."""
+    """A wrong command line or recipe; `SETTING: what` gets its place from the recipe."""
 
     exit_code = 2
-
-
-class SettingError(UsageError):
-    """A setting that the data show to be wrong: `SETTING: what`, which gets its place later."""
 
 
 class RecipeError(UsageError):

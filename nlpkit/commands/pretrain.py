@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nlpkit.checkpoints import files
 from nlpkit.commands._options import Common, RecipeName, RunOptions, shared
 from nlpkit.disk import user_path
-from nlpkit.errors import DivergedError, FileError, SettingError, UsageError
+from nlpkit.errors import DivergedError, FileError, UsageError
 
 if TYPE_CHECKING:
     from nlpkit.checkpoints.run_directory import RunDirectory
@@ -122,8 +122,9 @@ def train_in_directory(
             if process_rank() == 0:
                 directory.set_status(diverged=True)  # for the report
             raise
-        except SettingError as error:
-            raise UsageError(resolved.document.locate(str(error))) from error
+        except UsageError as error:
+            error.args = (resolved.document.locate(str(error)),)
+            raise
 
 
 def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "Log") -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from nlpkit.contracts.batch import LENGTHS, SOURCE_LENGTHS, TOKEN_FLAGS, Batch, Field
 from nlpkit.contracts.objective import Objective
-from nlpkit.errors import SettingError
+from nlpkit.errors import UsageError
 
 WINDOW_BINS = 64  # bins' worth of pieces packed together
 FULL_ENOUGH = 0.985  # bins emptier than this are carried over to the next window
@@ -87,10 +87,10 @@ def plan_bins(
     one.
 
     Raises:
-        SettingError: an item is larger than the budget.
+        UsageError: an item is larger than the budget.
     """
     if len(sizes) and sizes.max() > budget:
-        raise SettingError(
+        raise UsageError(
             f"train.tokens_per_batch: a sequence of {sizes.max()} tokens does not fit in a batch "
             f"of {budget}; raise it or lower objective.max_length"
         )

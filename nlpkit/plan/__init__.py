@@ -16,7 +16,7 @@ from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import packing_efficiency
 from nlpkit.data.store import Callbacks
-from nlpkit.errors import SettingError, UsageError
+from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models.flops import count_projections, step_flops
 from nlpkit.models.layers.embeddings import number_texts
@@ -41,8 +41,17 @@ def make(
 ) -> Planned:
     """Return the parts of the run; tokenises the text (into the cache), trains nothing.
 
-    With `measure`, what `train.memory` chooses is measured.
+    With `measure`, what `train.memory` chooses is measured. Raise `UsageError` for a setting that
+    the model or the data show to be wrong.
     """
+    try:
+        return _make(resolved, run_path, device, log, measure)
+    except UsageError as error:
+        error.args = (resolved.document.locate(str(error)),)
+        raise
+
+
+def _make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: bool) -> Planned:
     where = machine.find_device(device)
     part = build.model_part(resolved, run_path, info=log.info)
     log.warn_all(f"{part.source}: {line}" for line in part.warnings)
@@ -63,11 +72,8 @@ def make(
     if fitted is not None:
         resolved = _with_fitted(resolved, fitted)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
-    try:
-        plan = planned.plan(resolved, settings, part, data, where)
-        plan.stream.plan(0)
-    except SettingError as error:
-        raise UsageError(resolved.document.locate(str(error))) from error
+    plan = planned.plan(resolved, settings, part, data, where)
+    plan.stream.plan(0)
     if resolved.recipe.eval.pairs:
         plan.judge = judged.attach(resolved, part, data, plan.settings, plan.stream, log)
     if plan.settings.warmup_steps > plan.settings.steps:

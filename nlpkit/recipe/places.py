@@ -119,10 +119,10 @@ class Document:
 
     def locate(self, what: str) -> str:
         """Return a message, `SETTING: …`, with the place of the setting, or of what contains it."""
-        path = undotted(what.partition(": ")[0])
-        if path[:1] not in self.places:
+        name, _, rest = what.partition(": ")
+        if ":" in name or (path := undotted(name))[:1] not in self.places:  # or located already
             return what
-        return str(Problem.at(self.place(path), path, what.partition(": ")[2]))
+        return str(Problem.at(self.place(path), path, rest))
 
     def forget(self, path: Path) -> None:
         """Remove the places of the value at `path`, and of all in it."""

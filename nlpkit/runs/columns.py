@@ -15,7 +15,7 @@ from nlpkit.data.files import Input, find_files, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.template import columns
-from nlpkit.errors import DataError, FileError
+from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.recipe import Resolved
 from nlpkit.recipe.places import Document, Problem, value_at
 
@@ -31,8 +31,8 @@ def check(resolved: Resolved) -> list[str]:
     objective = resolved.recipe.objective[0].objective
     try:
         train, valid = find_inputs(config, resolved.base, None)
-    except FileError as error:
-        raise FileError(_locate(error, resolved)) from error
+    except (FileError, UsageError) as error:
+        raise type(error)(_locate(error, resolved)) from error
     if resolved.recipe.eval.pairs:
         from nlpkit.runs import pairs
 
@@ -50,8 +50,8 @@ def check(resolved: Resolved) -> list[str]:
     return warnings
 
 
-def _locate(error: FileError, resolved: Resolved) -> str:
-    """Return what is said of a missing file with the place of the first setting that names one."""
+def _locate(error: FileError | UsageError, resolved: Resolved) -> str:
+    """Return what an error says with the place of a setting: the first that names no file."""
     config, base = resolved.recipe.data, resolved.base
     for part, sources in (("train", config.train), ("valid", config.valid)):
         for number, source in enumerate(sources):
@@ -59,7 +59,7 @@ def _locate(error: FileError, resolved: Resolved) -> str:
                 list(find_files(source, source.format or config.format, base))
             except FileError:
                 return resolved.document.locate(f"data.{part}.{number}: {error}")
-    return str(error)
+    return resolved.document.locate(str(error))
 
 
 def _check_rows(file: TextFile, resolved: Resolved, task: type[Task]) -> None:

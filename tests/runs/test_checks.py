@@ -128,3 +128,33 @@ def test_settings_that_the_model_of_init_from_ignores_are_warned_of(
         f"{path}:3:23: model.pair_dropout: has no effect without an objective on the order of "
         "texts, such as sop",
     ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("text}", 'jsonl, line_break: "|"}', 6, "data.line_break: only files of text, tsv and"),
+        ("name: tiny", "name: t\ninit_missing: [mlm]", 2, "init_missing: needs init_from"),
+        ("batch: 256", "batch: 16", 8, "train.tokens_per_batch: a sequence of 64 tokens does not"),
+    ],
+    ids=["line_break", "init_missing", "tokens_per_batch"],
+)
+@pytest.mark.parametrize("verb", ["pretrain", "plan"])
+def test_setting_that_a_run_refuses_is_named_with_its_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    verb: str,
+    old: str,
+    new: str,
+    line: int,
+    said: str,
+) -> None:
+    recipe = _tiny.RECIPE.replace("[VALID]}", "[VALID], format: text}")
+    path = _tiny.write(tmp_path, text=recipe.replace(old, new)).rename(tmp_path / "data.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert cli.run([verb, path.name, "--device", "cpu"]) == 2
+    problem = capsys.readouterr().err.splitlines()[-1]
+    assert problem.startswith(f"nlpkit: data.yaml:{line}:")
+    assert f": {said}" in problem
+    assert problem.count("data.yaml") == 1
