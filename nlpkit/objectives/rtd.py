@@ -124,7 +124,7 @@ class Objective(TextMasking):
         labels, ids = batch.fields["labels"], batch.fields["input_ids"]
         (index,) = (labels != IGNORE).nonzero(as_tuple=True)
         mlm_sum, _ = electra.token_loss(hidden, index, labels[index])
-        original = self.original(ids, labels)
+        original = ids.where(labels == IGNORE, labels)
         read = self.corrupted(electra, hidden, index, original, batch)
         is_replaced = self.replaced(read, original, labels)
         given = {**batch.fields, "input_ids": read}
@@ -139,10 +139,6 @@ class Objective(TextMasking):
                 "rtd": Term(rtd_sum, len(labels), self.config.rtd_weight, parts),
             }
         )
-
-    def original(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the tokens (N,) of the text."""
-        return ids.where(labels == IGNORE, labels)
 
     def corrupted(
         self,

@@ -9,15 +9,15 @@ does not grow with samples x lines. Our figures are exact where those of sacrebl
   two equal systems differ there at p = 0.0001.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+import numpy as np
 
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Rows = Iterable[Sequence[float]]
 FromSums = Callable[[Sequence[float]], float]
@@ -83,8 +83,6 @@ def paired_bootstrap(
     by_system = list(zip(*drawn, strict=True))
     found = [Tested(real[0], *_compute_interval(by_system[0]), None)]
     for score, scores in zip(real[1:], by_system[1:], strict=True):
-        import numpy as np
-
         differences = np.abs(np.array(scores) - np.array(by_system[0]))
         p = _compute_p(differences - differences.mean(), abs(real[0] - score))
         found.append(Tested(score, *_compute_interval(scores), p))
@@ -102,8 +100,6 @@ def paired_approximate_randomization(
     The p-value is the share of trials whose difference is at least the real one. There is no
     interval. Raise as `paired_bootstrap`.
     """
-    import numpy as np
-
     tables = _make_tables(systems, samples)
     real = _score_tables(tables, from_sums)
     totals = [table.sum(0) for table in tables]
@@ -121,10 +117,8 @@ def paired_approximate_randomization(
     return found
 
 
-def _make_tables(systems: Sequence[Rows], samples: int) -> "list[np.ndarray]":
+def _make_tables(systems: Sequence[Rows], samples: int) -> list[np.ndarray]:
     """Return the rows as arrays (lines, columns): integers, or floats if any is."""
-    import numpy as np
-
     if samples < 1:
         raise UsageError(f"{samples} samples: must be 1 or more")
     tables = [np.array(list(rows)) for rows in systems]
@@ -138,16 +132,14 @@ def _make_tables(systems: Sequence[Rows], samples: int) -> "list[np.ndarray]":
     return tables
 
 
-def _score_tables(tables: "list[np.ndarray]", from_sums: FromSums) -> list[float]:
+def _score_tables(tables: list[np.ndarray], from_sums: FromSums) -> list[float]:
     return [from_sums(table.sum(0).tolist()) for table in tables]
 
 
 def _draw_samples(
-    tables: "list[np.ndarray]", samples: int, seed: int | None
+    tables: list[np.ndarray], samples: int, seed: int | None
 ) -> Iterator[list[list[float]]]:
     """Yield, for each sample of lines, drawn with replacement, the sums of every table."""
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     lines = len(tables[0])
     piece = max(1, _CELLS // lines)
@@ -159,11 +151,9 @@ def _draw_samples(
 
 
 def _draw_shuffles(
-    tables: "list[np.ndarray]", samples: int, seed: int | None
-) -> "Iterator[list[np.ndarray]]":
+    tables: list[np.ndarray], samples: int, seed: int | None
+) -> Iterator[list[np.ndarray]]:
     """Yield, for pieces of the trials, each table's sums (trials, columns) over lines taken."""
-    import numpy as np
-
     rng = np.random.default_rng(seed)
     lines = len(tables[0])
     piece = max(1, _CELLS // (_WORD * lines)) * _WORD
@@ -178,14 +168,12 @@ def _draw_shuffles(
 
 
 def _compute_interval(scores: Sequence[float]) -> tuple[float, float]:
-    import math
-
     ordered = sorted(scores)
     cut = len(ordered) // 40
     return math.fsum(ordered) / len(ordered), 0.5 * (ordered[-cut - 1] - ordered[cut])
 
 
-def _compute_p(statistic: "np.ndarray", real: float) -> float:
+def _compute_p(statistic: np.ndarray, real: float) -> float:
     # One is added, or a true null hypothesis is rejected too often (Phipson and Smyth 2010).
     # Equal differences, common with few lines, differ in rounding where rows are floats.
     least = real * (1 - 1e-12)
