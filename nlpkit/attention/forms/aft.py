@@ -19,7 +19,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from nlpkit.attention.forms import growing
 from nlpkit.contracts.request import Layout
 
 # Tokens of a chunk where w is 0 beyond a window, at least; and where it is not.
@@ -126,8 +125,8 @@ def continue_means(k: Tensor, v: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
 
 def compute_new_means(keys: Tensor, values: Tensor, layout: Layout, biases: Biases) -> Tensor:
     """Return the means (N, C) of new tokens, from the keys and values (B, T, C) of sequences."""
-    place = torch.arange(keys.shape[1], device=keys.device).clamp(max=len(biases.keys) - 1)
-    w = biases.between(layout.positions, place)
-    w = w.masked_fill(~growing.mask_left(layout, keys.shape[1]), -torch.inf)
+    place = torch.arange(keys.shape[1], device=keys.device)
+    w = biases.between(layout.positions, place.clamp(max=len(biases.keys) - 1))
+    w = w.masked_fill(place > layout.positions[:, None], -torch.inf)
     owner = layout.document_ids
     return ((keys[owner] + w[..., None]).softmax(1) * values[owner]).sum(1)

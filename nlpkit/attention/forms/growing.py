@@ -36,11 +36,6 @@ def store(state: State, name: str, new: Tensor, layout: Layout) -> Tensor:
     return held
 
 
-def mask_left(layout: Layout, entries: int) -> Tensor:
-    """Return (N, T), True where an entry of the sequence is not to the right of the token."""
-    return torch.arange(entries, device=layout.device) <= layout.positions[:, None]
-
-
 def attend_each(
     request: Request, qkv: tuple[Tensor, Tensor, Tensor], tensors: Learned, state: State | None,
     dtype: torch.dtype, attend: Callable[..., Tensor],

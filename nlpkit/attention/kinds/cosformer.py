@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 
 from nlpkit.attention.forms import sides
+from nlpkit.attention.kinds import linear as plain
 from nlpkit.contracts.kind import Learned, State, Visibility
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nlpkit.attention.forms.chunks import Chunks
     from nlpkit.contracts.request import Request
 
 VISIBILITY: Visibility = "causal"
@@ -30,6 +30,7 @@ CROSS = False
 COST = "N"
 visibility = sides.visibility
 mask = sides.mask
+prepare = plain.prepare
 _LEAST = 1e-6  # of a sum of weights, which may be 0: that of the authors' code
 
 
@@ -52,13 +53,6 @@ def pairs(config: Config, lengths: Sequence[int]) -> float:
     The sums take 2 D times D products, twice; a pair takes D of them, twice.
     """
     return 128.0 * sum(lengths)
-
-
-def prepare(request: Request) -> Chunks | None:
-    """Return the chunks of the pack where they are needed."""
-    from nlpkit.attention.forms import linear
-
-    return linear.make_chunks(request)
 
 
 def attend(
