@@ -17,8 +17,8 @@ from nlpkit.errors import FileError
 from nlpkit.models import families
 from nlpkit.models.electra import Config, model
 from nlpkit.models.formats import hf_reading
+from nlpkit.models.layers.generator import sample
 from nlpkit.models.layers.head import CHOICE, SEQUENCE, task_head
-from nlpkit.models.layers.sampling import sample
 from nlpkit.objectives.examples.text import forward
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests._families import oracle

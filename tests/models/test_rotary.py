@@ -10,9 +10,9 @@ from transformers.models.gpt_neox import modeling_gpt_neox
 from transformers.models.llama import modeling_llama
 
 from nlpkit.contracts.request import Layout
-from nlpkit.models.layers.gated import GatedFeedForward
 from nlpkit.models.layers.rotary import HeadNorm, Rotation, frequencies
 from nlpkit.models.layers.rotary_config import Rope, read_rope, write_rope
+from nlpkit.models.llama.model import GatedFeedForward
 
 WIDTH, HEADS = 16, 3
 LONG = {"factor": 4.0, "original_max_position_embeddings": 64}

@@ -2,8 +2,8 @@
 
 The generator predicts masked tokens, the discriminator says of each token whether it is the
 generator's (Clark et al. 2020, arXiv 2003.10555). A family derives its `Model` from `Detector`.
-N tokens of the pack, M selected rows, S sequences, G width of the generator, C of the
-discriminator, E width of the embeddings, V vocabulary.
+N tokens of the pack, M selected rows, M' of a chunk, S sequences, G width of the generator, C of
+the discriminator, E width of the embeddings, V vocabulary.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,9 @@ from torch import Tensor
 from nlpkit.models.layers.encoder import TransformedHead
 from nlpkit.models.layers.encoder_config import DetectorConfig
 from nlpkit.models.layers.packs import first_states, layout_within
-from nlpkit.models.layers.sampling import sample
 from nlpkit.models.layers.vocabulary_head import TiedHead
+
+CHUNK = 256  # rows of logits at a time; probabilities in float64: 256 x 30,000 x 8 bytes = 60 MB
 
 
 class Detector(TiedHead):
@@ -73,6 +74,7 @@ class Detector(TiedHead):
         """Return what is added to the logits of every token, (V,)."""
         return super().output_bias() if self.generator is None else self.generator.output_bias()
 
+    @torch.no_grad()
     def sample_tokens(
         self, hidden: Tensor, index: Tensor, uniform: Tensor, temperature: float = 1.0
     ) -> Tensor:
@@ -82,12 +84,43 @@ class Detector(TiedHead):
             hidden: the generator's states (N, G).
             uniform: (M,), a number from 0 to 1 for each draw.
         """
-        with torch.no_grad():
-            states = self.output_states(hidden[index])
-        return sample(
-            states, self.output_table(), uniform, bias=self.output_bias(), temperature=temperature
-        )
+        states, table = self.output_states(hidden[index]), self.output_table()
+        return sample(states, table, uniform, bias=self.output_bias(), temperature=temperature)
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
         return first_states(hidden, lengths)
+
+
+def sample(
+    states: Tensor,
+    weight: Tensor,
+    uniform: Tensor,
+    *,
+    bias: Tensor | None = None,
+    temperature: float = 1.0,
+) -> Tensor:
+    """Return a token (M,) int64 for each row, drawn from the softmax of its logits.
+
+    The logits are `states @ weight.T + bias`, divided by `temperature`. A token is the inverse of
+    the cumulative distribution at a number of `uniform`, so that the same numbers give the same
+    tokens in every pack and process, but for rounding.
+
+    Args:
+        states: (M, C), in the compute type.
+        weight: (V, C).
+        uniform: (M,), from 0 to 1.
+        bias: (V,), added to the logits of every row.
+    """
+    compute = weight.to(states.dtype)
+    tokens = torch.empty(len(states), dtype=torch.long, device=states.device)
+    for start in range(0, len(states), CHUNK):
+        rows = slice(start, start + CHUNK)
+        logits = (states[rows] @ compute.T).double()  # (M', V)
+        if bias is not None:
+            logits += bias
+        below = (logits / temperature).softmax(1).cumsum(1)
+        # The last sum may differ from 1 by rounding.
+        wanted = uniform[rows, None].double() * below[:, -1:]
+        tokens[rows] = torch.searchsorted(below, wanted, right=True).squeeze(1)
+    return tokens.clamp_(max=len(weight) - 1)

@@ -7,13 +7,16 @@ width of a head.
 """
 
 from itertools import takewhile
+from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.formats.hf_reading import check_fixed
-from nlpkit.models.layers.gated import GatedFeedForward
 from nlpkit.models.layers.head import TaskHead
 from nlpkit.models.layers.packs import select_rows
 from nlpkit.models.layers.rotary import HeadNorm
@@ -54,6 +57,37 @@ class Attention(nn.Module):
         if self.has_norms:
             q, k = self.q_norm(q), self.k_norm(k)
         return self.o_proj(select_rows(attend(q, k, v).flatten(1), rows))
+
+
+class GatedFeedForward(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202): down(silu(gate(x)) · up(x)), (N, C) from (N, C)."""
+
+    def __init__(self, width: int, inside: int, bias: bool):
+        super().__init__()
+        self.gate_proj = nn.Linear(width, inside, bias)
+        self.up_proj = nn.Linear(width, inside, bias)
+        self.down_proj = nn.Linear(inside, width, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(_Gate.apply(self.gate_proj(x), self.up_proj(x)))
+
+
+class _Gate(torch.autograd.Function):
+    # Backward computes the activation again, because these tensors are the largest of a layer.
+
+    @staticmethod
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return F.silu(gate) * up
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
+        gate, up = ctx.saved_tensors
+        with torch.enable_grad():
+            gate.requires_grad_()
+            active = F.silu(gate)
+        return *torch.autograd.grad(active, gate, grad * up), grad * active
 
 
 class Block(nn.Module):
