@@ -5,9 +5,9 @@ of `CAPABILITIES`.
 """
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from nlpkit.attention.choice import AttentionChoice
@@ -127,8 +127,7 @@ class ModelConfig(FrozenConfig):
     @property
     def position_limit(self) -> int | None:
         """The most tokens of a sequence that the model has positions for; None: no limit."""
-        limit: int | None = getattr(self, "max_positions", None)
-        return limit
+        return getattr(self, "max_positions", None)
 
     @property
     def dropout_of_attention(self) -> float:
@@ -142,6 +141,13 @@ class ModelConfig(FrozenConfig):
         words = CAPABILITIES.keys()
         if wrong := {*cls.CAN} - words | vars(cls).keys() & words:
             raise TypeError(f"{min(wrong)}: `CAN` lists the capabilities; {', '.join(words)}")
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        is_usual = type(self).width_per_head is ModelConfig.width_per_head
+        if is_usual and {"num_heads", "hidden_size"} <= type(self).model_fields.keys():
+            check_heads(self.num_heads, self.hidden_size)
+        return self
 
     def can(self, word: str) -> bool:
         """Return whether the model has a capability."""

@@ -46,10 +46,5 @@ def layer_matrices(model: nn.Module) -> dict[nn.Parameter, int]:
                 found.setdefault(own[leaf], rows)
         if isinstance(module, nn.ModuleList):
             lists += (f"{name}.",)
-    return {p: count for p, count in found.items() if count and _is_matrix(p, count)}
-
-
-def _is_matrix(parameter: nn.Parameter, count: int) -> bool:
-    if parameter.ndim < 2 or len(parameter) % count:
-        return False
-    return min(len(parameter) // count, parameter[0].numel()) > 1
+    stacked = {p: n for p, n in found.items() if n and p.ndim > 1 and len(p) % n == 0}
+    return {p: n for p, n in stacked.items() if min(len(p) // n, p[0].numel()) > 1}

@@ -7,7 +7,7 @@ positions in a quarter of each head. The defaults are those of Pythia's 6.9B.
 from pydantic import Field, model_validator
 
 from nlpkit.config import Size
-from nlpkit.models.config import Activation, check_heads
+from nlpkit.models.config import Activation
 from nlpkit.models.layers.rotary_config import RotaryDecoderConfig
 
 MODEL_TYPE = "gpt_neox"  # transformers' name of the family, in config.json
@@ -31,7 +31,6 @@ class Config(RotaryDecoderConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        check_heads(self.num_heads, self.hidden_size)
         if self.rotary_channels < 2 or self.rotary_channels % 2:
             raise ValueError(
                 f"rotary_share: {self.rotary_share} of {self.width_per_head} channels are "

@@ -7,7 +7,7 @@ Transformer's (Vaswani et al. 2017, arXiv 1706.03762); a family overrides what d
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
@@ -18,7 +18,6 @@ from nlpkit.models.config import (
     AttentionDropout,
     Dropout,
     ModelConfig,
-    check_heads,
 )
 
 if TYPE_CHECKING:
@@ -51,11 +50,6 @@ class PostNormConfig(ModelConfig):
 
         @property
         def intermediate_size(self) -> int: ...
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "PostNormConfig":
-        check_heads(self.num_heads, self.hidden_size)
-        return self
 
 
 class EncoderConfig(PostNormConfig):
@@ -179,8 +173,3 @@ class PostNormPairConfig(EncoderDecoderConfig):
         "relu", description="activation, as transformers names it"
     )
     output_bias: bool = Field(False, description="whether each token has a bias in the output")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "PostNormPairConfig":
-        check_heads(self.num_heads, self.hidden_size)
-        return self

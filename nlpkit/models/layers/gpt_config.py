@@ -2,10 +2,10 @@
 
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import AttentionDropout, ModelConfig, check_heads
+from nlpkit.models.config import AttentionDropout, ModelConfig
 
 
 class GptConfig(ModelConfig):
@@ -24,11 +24,6 @@ class GptConfig(ModelConfig):
         0.1, ge=0, lt=1, description="on what attention and feed-forward layers add"
     )
     init_std: float = Field(0.02, gt=0, description="of the initial weights, normal around 0")
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "GptConfig":
-        check_heads(self.num_heads, self.hidden_size)
-        return self
 
 
 class PreNormGptConfig(GptConfig):

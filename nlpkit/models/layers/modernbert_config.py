@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import Field, model_validator
 
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import Activation, AttentionDropout, check_heads
+from nlpkit.models.config import Activation, AttentionDropout
 from nlpkit.models.layers.alternating_config import AlternatingConfig
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class ModernBertConfig(AlternatingConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "ModernBertConfig":
-        check_heads(self.num_heads, self.hidden_size)
         if self.width_per_head % 2:
             raise ValueError(
                 f"num_heads: heads of hidden_size {self.hidden_size} are {self.width_per_head} "

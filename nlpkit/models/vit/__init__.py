@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from nlpkit.config import Layers, Size
 from nlpkit.contracts.task import Task
-from nlpkit.models.config import Activation, AttentionDropout, Dropout, ModelConfig, check_heads
+from nlpkit.models.config import Activation, AttentionDropout, Dropout, ModelConfig
 
 if TYPE_CHECKING:
     from nlpkit.contracts.objective import ModelSettings, Objectives
@@ -71,7 +71,6 @@ class Config(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        check_heads(self.num_heads, self.hidden_size)
         sides = zip(("height", "width"), self.image_shape, self.patch_shape, strict=False)
         for side, image, patch in sides:
             if image % patch:

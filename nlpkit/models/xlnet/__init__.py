@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
-from nlpkit.models.config import POST_NORM_RATE, Activation, ModelConfig, check_heads
+from nlpkit.models.config import POST_NORM_RATE, Activation, ModelConfig
 
 MODEL_TYPE = "xlnet"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "plm"  # of a checkpoint that names no objective
@@ -51,7 +51,6 @@ class Config(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        check_heads(self.num_heads, self.hidden_size)
         if self.hidden_size % 2:
             raise ValueError(f"hidden_size: {self.hidden_size} is odd; half of it are sines")
         return self

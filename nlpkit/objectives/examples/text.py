@@ -214,10 +214,8 @@ def check_length(max_length: int, model_config: object) -> None:
 
 def _limits(model_config: object) -> Iterator[tuple[str, int]]:
     """Yield the settings that limit a model's sequences, and the limits."""
-    for name, setting in (
-        ("max_positions", "model.max_positions"),
-        ("attention_length", "attention.max_length"),
-    ):
+    names = {"max_positions": "model.max_positions", "attention_length": "attention.max_length"}
+    for name, setting in names.items():
         if (limit := getattr(model_config, name, None)) is not None:
             yield setting, limit
 
