@@ -7,6 +7,7 @@ learns itself is beside the head, so that a run goes on bit for bit.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch.nn.functional as F
 
@@ -20,14 +21,8 @@ from nlpkit.models.layers.head import DenseHead
 GENERATOR = "generator"  # the folder of its checkpoint
 
 
-class PooledHead(DenseHead):
-    """A dense layer with GELU, dropout, then `Head`: the pooler and the scores."""
-
-    activation = staticmethod(F.gelu)
-    drops_first = False
-
-
-TASK_HEADS = encoder_format.task_heads("DebertaV2", "pooler.dense", PooledHead)
+_POOLER = partial(DenseHead, activation=F.gelu, drops_first=False)
+TASK_HEADS = encoder_format.task_heads("DebertaV2", "pooler.dense", _POOLER)
 _BODY = "deberta."
 _LAYER = encoder_format.LAYER | {
     "query": "attention.self.query_proj",

@@ -3,6 +3,8 @@
 BERT's encoder without token types and without a pooler; what attention adds has no dropout.
 """
 
+from functools import partial
+
 import torch.nn.functional as F
 
 from nlpkit.contracts.format import HfFormat
@@ -41,14 +43,8 @@ class Model(UntypedEncoder):
         self.reset_parameters()
 
 
-class ClassifierHead(DenseHead):
-    """A dense layer with ReLU, then dropout and the scores: no dropout comes first."""
-
-    activation = staticmethod(F.relu)
-    drops_first = False
-
-
-TASK_HEADS = encoder_format.task_heads("DistilBert", "pre_classifier", ClassifierHead)
+_CLASSIFIER = partial(DenseHead, activation=F.relu, drops_first=False)
+TASK_HEADS = encoder_format.task_heads("DistilBert", "pre_classifier", _CLASSIFIER)
 _LAYER = {
     "query": "attention.q_lin",
     "key": "attention.k_lin",

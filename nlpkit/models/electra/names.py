@@ -4,6 +4,7 @@ The generator is a model of its own on disk, in a folder.
 """
 
 from dataclasses import replace
+from functools import partial
 
 import torch.nn.functional as F
 
@@ -16,21 +17,16 @@ from nlpkit.models.layers.head import DenseHead, TaskHead
 GENERATOR = "generator"  # the folder of its checkpoint
 
 
-class ClassifierHead(DenseHead):
-    """Dropout, a dense layer with GELU, dropout, a linear layer: ELECTRA's classifier."""
-
-    activation = staticmethod(F.gelu)
-
-
+_CLASSIFIER = partial(DenseHead, activation=F.gelu)
 TASK_HEADS = encoder_format.task_heads("Electra") | {
     "sequence_classification": TaskHead.of_two(
         "ElectraForSequenceClassification",
         "classifier.out_proj",
         "classifier.dense",
-        ClassifierHead,
+        _CLASSIFIER,
     ),
     "multiple_choice": TaskHead.of_two(
-        "ElectraForMultipleChoice", "classifier", "sequence_summary.summary", ClassifierHead
+        "ElectraForMultipleChoice", "classifier", "sequence_summary.summary", _CLASSIFIER
     ),
 }
 

@@ -4,12 +4,12 @@ The output table of an untied model is the tensor that otherwise repeats the inp
 bias that counts is the decoder's; the other one is not used.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.models.layers.encoder_config import EncoderConfig
-from nlpkit.models.layers.head import DenseHead, TaskHead
+from nlpkit.models.layers.head import DenseHead, Head, TaskHead
 
 LAYER = {
     "query": "attention.self.query",
@@ -61,7 +61,7 @@ def with_decoder(form: HfFormat, decoder: str, bias: str) -> HfFormat:
 
 
 def task_heads(
-    prefix: str, dense: str = "", kind: type[DenseHead] = DenseHead
+    prefix: str, dense: str = "", kind: Callable[..., Head] = DenseHead
 ) -> dict[str, TaskHead]:
     """Return transformers' models with a task's layer.
 

@@ -143,13 +143,8 @@ def add_missing_folders(form: HfFormat, settings: Settings, allowed: Sequence[st
 
 def check_depth(form: HfFormat, config: FrozenConfig, tensors: State) -> None:
     """Raise `KeyError` if the settings require more layers than there are tensors."""
-    for setting in _depths(form):
+    rows = [row for part in (form, *form.folders.values()) for row in part.names]
+    for setting in NUMBER.findall(" ".join(rows)):
         depth = getattr(config, setting)
         if depth > len(tensors):
             raise KeyError(f"layer {depth - 1}")
-
-
-def _depths(form: HfFormat) -> Iterator[str]:
-    for part in (form, *form.folders.values()):
-        for row in part.names:
-            yield from NUMBER.findall(row)

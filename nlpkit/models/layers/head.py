@@ -5,7 +5,6 @@ M states, C model width, O outputs, S sequences.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -40,13 +39,20 @@ class Head(nn.Module):
 
 
 class DenseHead(Head):
-    """Dropout, a dense layer with tanh, then `Head`: the head of RoBERTa's classifier."""
+    """Dropout (or not), a dense layer, then `Head`; by default RoBERTa's classifier."""
 
-    activation: Callable[[Tensor], Tensor] = staticmethod(torch.tanh)
-    drops_first: ClassVar[bool] = True
-
-    def __init__(self, hidden_size: int, outputs: int, dropout: float, bias: bool = False):
+    def __init__(
+        self,
+        hidden_size: int,
+        outputs: int,
+        dropout: float,
+        bias: bool = False,
+        *,
+        activation: Callable[[Tensor], Tensor] = torch.tanh,
+        drops_first: bool = True,
+    ):
         super().__init__(hidden_size, outputs, dropout, bias)
+        self.activation, self.drops_first = activation, drops_first
         self.dense = nn.Linear(hidden_size, hidden_size)
         nn.init.normal_(self.dense.weight, std=INIT_STD)
         nn.init.zeros_(self.dense.bias)
@@ -69,7 +75,7 @@ class TaskHead:
     architecture: str
     layer: str
     bias: bool = True
-    kind: type[Head] = Head
+    kind: Callable[..., Head] = Head  # called with width, outputs, dropout and `bias`
     # Modules of a head of more than one layer, with transformers' names; or weights without a bias.
     modules: Mapping[str, str] = field(default_factory=dict)
     # Those that begin as modules of the model: both have one name in transformers.
@@ -77,7 +83,7 @@ class TaskHead:
 
     @classmethod
     def of_two(
-        cls, architecture: str, layer: str, dense: str, kind: type[DenseHead] = DenseHead
+        cls, architecture: str, layer: str, dense: str, kind: Callable[..., Head] = DenseHead
     ) -> "TaskHead":
         """Return a head with another layer, which is called `dense` in transformers."""
         return cls(architecture, layer, kind=kind, modules={"dense": dense})

@@ -10,7 +10,7 @@ from nlpkit import attention
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.encoder_config import PostNormPairConfig
 from nlpkit.models.layers.encoder_decoder import Attention
-from nlpkit.models.layers.packs import dropout
+from nlpkit.models.layers.packs import Dropout
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 ACTIVATIONS = {**encoder.ACTIVATIONS, "swish": F.silu}
@@ -22,7 +22,7 @@ class Block(nn.Module):
     def __init__(self, config: PostNormPairConfig, is_decoder: bool):
         super().__init__()
         width, inside = config.hidden_size, config.intermediate_size
-        self.dropout, self.activation = config.dropout, ACTIVATIONS[config.hidden_act]
+        self.drop, self.activation = Dropout(config.dropout), ACTIVATIONS[config.hidden_act]
         self.attention = Attention(width, config.num_heads)
         self.attention_norm = nn.LayerNorm(width)
         if is_decoder:
@@ -39,10 +39,7 @@ class Block(nn.Module):
         source: Tensor | None = None,
     ) -> Tensor:
         """Return (N, C) from (N, C) and, in the decoder, the encoder's states (M, C)."""
-        x = self.attention_norm(x + self._drop(self.attention(x, x, attend)))
+        x = self.attention_norm(x + self.drop(self.attention(x, x, attend)))
         if cross is not None:
-            x = self.cross_norm(x + self._drop(self.cross(x, source, cross)))
-        return self.output_norm(x + self._drop(self.down(self.activation(self.up(x)))))
-
-    def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+            x = self.cross_norm(x + self.drop(self.cross(x, source, cross)))
+        return self.output_norm(x + self.drop(self.down(self.activation(self.up(x)))))

@@ -9,6 +9,7 @@ S sequences, H heads, D width of a head, C hidden_size, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -30,18 +31,13 @@ from nlpkit.models.longformer import KIND, Config
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
 
 
-class PooledHead(DenseHead):
-    """A dense layer with tanh, dropout, then `Head`: the pooler and the scores of a choice."""
-
-    drops_first = False
-
-
+_POOLER = partial(DenseHead, drops_first=False)  # before the scores of a choice
 TASK_HEADS = encoder_format.task_heads("Longformer") | {
     "sequence_classification": TaskHead.of_two(
         "LongformerForSequenceClassification", "classifier.out_proj", "classifier.dense"
     ),
     "multiple_choice": TaskHead.of_two(
-        "LongformerForMultipleChoice", "classifier", "longformer.pooler.dense", PooledHead
+        "LongformerForMultipleChoice", "classifier", "longformer.pooler.dense", _POOLER
     ),
 }
 # The rules of transformers' classes for global tokens; without one it asks for a mask.
