@@ -26,6 +26,7 @@ from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, Field, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
+from nlpkit.objectives.examples.frame import find_id
 from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_documents, lay_out
 
 START, END = "<|startofpiece|>", "<|endofpiece|>"  # as in the released vocabularies
@@ -63,8 +64,8 @@ class Objective(LabelTargets, TextObjective):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        ids = [tokenizer.special_id(each) for each in self.special_tokens(config, model_config)]
-        self.mask, self.start, self.end = (each for each in ids if each is not None)
+        names = self.special_tokens(config, model_config)
+        self.mask, self.start, self.end = (find_id(tokenizer, name) for name in names)
         self.unlearned = -1 if tokenizer.unk_id is None else tokenizer.unk_id
         self.eos_token_ids = (self.end,)
         self.suppress_tokens = tuple(each for each in tokenizer.special_ids if each != self.end)

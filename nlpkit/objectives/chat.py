@@ -35,7 +35,7 @@ from nlpkit.objectives.tasks.conversations import (
     read_list,
     render,
 )
-from nlpkit.objectives.tasks.rows import count_cut, shorten
+from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
 
 CHATML_TOKENS = ("<|im_start|>", "<|im_end|>")
 _COLUMNS = {
@@ -121,6 +121,7 @@ class Objective(LabelTargets, Task):
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("causal", "has_vocabulary")
+    suppress_tokens = WrittenTarget.suppress_tokens
     without_template = "set objective.template: chatml"  # what to do
     reads_json = False  # whether an input of generation is a conversation, not a message
 
@@ -240,12 +241,6 @@ class Objective(LabelTargets, Task):
         special = {*self.chatting.special_ids}
         found = (i for i, (at, _) in zip(ids, offsets, strict=True) if at >= behind)
         return next((each for each in found if each in special), None)
-
-    @property
-    def suppress_tokens(self) -> tuple[int, ...]:
-        """Tokens that are never generated."""
-        ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
-        return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
     def encode_input(self, text: str) -> list[int]:
         """Return the ids of a user's message, or of a conversation, up to the answer.

@@ -25,6 +25,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import IGNORE, Batch, Field, FlaggedIds, Loss, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable
+from nlpkit.objectives.examples.frame import find_id
 from nlpkit.objectives.examples.pairs import sentence_starts
 from nlpkit.objectives.examples.source_target import Contiguous, TextSourceTarget
 
@@ -92,12 +93,9 @@ class Objective(TextSourceTarget):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        mask = tokenizer.special_id(model_config.mask_token)
-        assert mask is not None  # see `special_tokens`
-        self.mask, self.mask_text = mask, tokenizer.token(mask)
+        self.mask = find_id(tokenizer, model_config.mask_token)
+        self.mask_text = tokenizer.token(self.mask)
         self.bind(tokenizer, model_config, (self.mask_text,))
-        self.max_length = config.max_length
-        self.max_new_tokens = config.max_length - len(self.front)
         self.piece = config.max_length - 1 - len(self.source_front)
         self.token_flags = ("sentence_start",) if config.permute_sentences else ()
         # A source of spans has from one mask for all of them to the length of the text.

@@ -11,7 +11,6 @@ T tokens of a sequence without `</s>`, the inputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
 import numpy as np
 from pydantic import Field as Setting
@@ -25,6 +24,7 @@ from nlpkit.contracts.task import Item, Wording
 from nlpkit.contracts.tokenizer import Extendable, Template
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import TextOf, as_template, columns, is_template
+from nlpkit.objectives.examples.frame import find_id
 from nlpkit.objectives.examples.text import check_length
 from nlpkit.objectives.tasks.choices import MEANING, Choices, read_target
 from nlpkit.objectives.tasks.rows import WrittenTarget, count_cut, shorten
@@ -62,7 +62,7 @@ class Objective(WrittenTarget):
         super().__init__(config, tokenizer, model_config)
         check_length(config.max_length, model_config)
         names = type(self).special_tokens(config, model_config)  # the vocabulary has them
-        self.start, self.delimiter, self.end = (cast(int, tokenizer.special_id(n)) for n in names)
+        self.start, self.delimiter, self.end = (find_id(tokenizer, name) for name in names)
         start, delimiter, end = (f"{name}:0" for name in names)
         before = f"{start} $A:0 {delimiter}"
         self.template = Template(before, f"{before} $B:0 {end}")

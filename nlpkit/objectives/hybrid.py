@@ -24,6 +24,7 @@ from nlpkit.contracts.batch import IGNORE, Batch, Field, Loss, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.objectives import clm
+from nlpkit.objectives.examples.frame import find_id
 
 if TYPE_CHECKING:
     import torch
@@ -60,9 +61,7 @@ class Objective(clm.Objective):
 
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        mask = tokenizer.special_id(model_config.mask_token)
-        assert mask is not None  # `special_tokens` asked for it
-        self.mask = mask
+        self.mask = find_id(tokenizer, model_config.mask_token)
         self.special = np.zeros(tokenizer.vocab_size, np.bool_)
         self.special[[*tokenizer.special_ids]] = True
 

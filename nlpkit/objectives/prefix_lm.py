@@ -42,8 +42,6 @@ class Objective(TextSourceTarget):
     def __init__(self, config: Config, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
         self.bind(tokenizer, model_config)
-        self.max_length = config.max_length
-        self.max_new_tokens = config.max_length - len(self.front)
         self.piece = config.max_length - len(self.source_front)
 
     def length(self, pieces: np.ndarray) -> np.ndarray:

@@ -84,7 +84,6 @@ class Objective(SourceTarget, Task):
         super().__init__(config, tokenizer, model_config)
         self.label_smoothing = config.label_smoothing
         self.bind(tokenizer, model_config)
-        self.max_length = config.max_length
         longest = config.max_target_length or config.max_length
         check_length(max(self.max_length, longest), model_config)
         self.max_new_tokens = longest - len(self.front)

@@ -63,7 +63,6 @@ class Objective(TextSourceTarget):
                 f"objective.max_length: {config.max_length} tokens have {spans} spans of noise, "
                 f"and there are {COUNT} sentinels; lower max_length or rate, or raise mean_span"
             )
-        self.max_length = config.max_length
         self.max_new_tokens = noise + spans + 1
         check_length(self.max_new_tokens + len(self.front), model_config)
 

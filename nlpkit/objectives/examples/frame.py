@@ -136,8 +136,11 @@ class FramedText(TextObjective):
 
 def _ids(tokenizer: Extendable, token: str) -> tuple[int, ...]:
     """Return the id of a token, or () if there is none."""
-    if not token:
-        return ()
+    return (find_id(tokenizer, token),) if token else ()
+
+
+def find_id(tokenizer: Extendable, token: str) -> int:
+    """Return the id of a token that the vocabulary has because `special_tokens` asked for it."""
     found = tokenizer.special_id(token)
-    assert found is not None  # `tokens` asked for it
-    return (found,)
+    assert found is not None
+    return found

@@ -23,7 +23,7 @@ from nlpkit.contracts.batch import IGNORE, TOKEN_FLAGS, Field, FlaggedIds, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.errors import UsageError
-from nlpkit.objectives.examples.frame import FramedText, frame_tokens
+from nlpkit.objectives.examples.frame import FramedText, find_id, frame_tokens
 from nlpkit.objectives.examples.text import LabelTargets, cut_stream
 
 NEVER = 2.0  # the threshold of a token that is a target at no rate
@@ -100,9 +100,7 @@ class Masking(LabelTargets, FramedText):
 
     def __init__(self, config: Rates, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
-        mask = tokenizer.special_id(model_config.mask_token)
-        assert mask is not None  # `special_tokens` asked for it
-        self.mask = mask
+        self.mask = find_id(tokenizer, model_config.mask_token)
         self.is_text = np.ones(tokenizer.vocab_size, np.bool_)
         self.is_text[[*tokenizer.special_ids]] = False
         self.text_ids = np.flatnonzero(self.is_text)

@@ -21,6 +21,7 @@ from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, SOURCE_LENGTHS, Field, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable, Template
+from nlpkit.objectives.examples.frame import find_id
 from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_documents, cut_stream
 from nlpkit.objectives.tasks.rows import shorten
 from nlpkit.tokenizers.library.hf import find_begin
@@ -61,20 +62,16 @@ class SourceTarget(LabelTargets):
     def bind(
         self, tokenizer: Extendable, model_config: ModelSettings, words: tuple[str, ...] = ()
     ) -> None:
-        """Set the ids of what stands around a target and a source.
+        """Set the ids of what stands around a target and a source, and how long both may be.
 
         `words` are special tokens within the texts.
         """
-        begin, end = (tokenizer.special_id(token) for token in model_config.target_tokens)
-        assert begin is not None  # see `special_tokens`
-        assert end is not None
+        begin, end = (find_id(tokenizer, token) for token in model_config.target_tokens)
         self.begin, self.end = begin, end
         if self.label_smoothing is None:
             self.label_smoothing = model_config.label_smoothing
         self.source_tokenizer = cast("Extendable", of_sources(tokenizer))
-        source_end = self.source_tokenizer.special_id(model_config.target_tokens[1])
-        assert source_end is not None
-        self.source_end = source_end
+        self.source_end = find_id(self.source_tokenizer, model_config.target_tokens[1])
         self.eos_token_ids = (end,)
         first, after = "$A:0", f"{tokenizer.token(end)}:0"
         front = find_begin(tokenizer)
@@ -83,6 +80,8 @@ class SourceTarget(LabelTargets):
             self.front = () if front == begin else (front,)
             self.around = 3 + len(self.front)
             first = f"{tokenizer.token(front)}:0 $A:0"
+        self.max_length = self.config.max_length
+        self.max_new_tokens = self.max_length - len(self.front)
         self.template = Template(f"{first} {after}", f"{first} {after} $B:0 {after}", words)
 
     @property

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 class WrittenTarget(LabelTargets, Task):
     """A task in which a target is written behind a text; an item's parts are both."""
 
+    eos_token_ids: tuple[int, ...]
+
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
         """Return the target, which is to be written; raise `RowError`."""
@@ -32,7 +34,7 @@ class WrittenTarget(LabelTargets, Task):
     def suppress_tokens(self) -> tuple[int, ...]:
         """Tokens that are never generated, even if targets contain `<unk>`."""
         ids = (self.tokenizer.bos_id, self.tokenizer.pad_id, self.tokenizer.unk_id)
-        return tuple(token_id for token_id in ids if token_id is not None)
+        return tuple(i for i in ids if i is not None and i not in self.eos_token_ids)
 
     def unlearned(self, item: Item) -> int:
         """Return the number of unknown tokens in the target, unless they are learned."""
