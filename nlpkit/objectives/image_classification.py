@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 from pydantic import Field as Setting
 
-from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Term
 from nlpkit.contracts.objective import PREPROCESSOR, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
 from nlpkit.contracts.task import Item, Task
 from nlpkit.data import images
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.objectives.tasks.choices import Choices
-from nlpkit.objectives.tasks.states import add_classes, any_class, read_class
+from nlpkit.objectives.tasks.states import ClassConfig, add_classes, any_class, read_class
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ Resample = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"
 _RESAMPLE: tuple[Resample, ...] = get_args(Resample)
 
 
-class Config(FrozenConfig):
+class Config(ClassConfig):
     """The columns of a row, and what becomes of its pixels.
 
     Pixel settings that are not given are those of the image processor of `init_from`; without one,
@@ -49,14 +47,6 @@ class Config(FrozenConfig):
         "image", min_length=1,
         description="column of the image; without it, all columns but the class are pixels",
     )  # fmt: skip
-    label: str = Setting("label", min_length=1, description="column of the class")
-    labels: list[str] | None = Setting(
-        None, min_length=2,
-        description="the classes; default: those of choices or of the training rows, sorted",
-    )  # fmt: skip
-    choices: Choices | None = Setting(
-        None, description="as in classification: {0: zero, 1: one, 2: null}, or [zero, one, two]"
-    )
     scale: float | None = Setting(
         None, gt=0, description="factor of the pixels; default: 1/255, for pixels from 0 to 255"
     )

@@ -215,6 +215,8 @@ def test_means_that_do_not_fit_are_refused(settings, said) -> None:
         ("patch_size: 4", "patch_size: 3", "a patch's height of 3 does not divide the image's"),
         ("image_classification}", "image_classification}\nattention: {kind: cpm_ant}",
          r"7:19: attention\.kind: cpm_ant does not fit the model: it reads context"),
+        ("image_classification}", "image_classification, labels: [a, b], choices: [a, c]}",
+         r"objective\.choices: 'c' is none of labels, a, b"),
         ("image_classification}", "image_classification}\nattention: {kind: causal}",
          r"6:19: objective\.name: image_classification reads the state of the first token, which "
          r"sees no other token with attention causal; set attention: \{kind: full\}"),

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field as Setting
 from pydantic import model_validator
 
+from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class LabelConfig(FramedConfig):
+class ClassConfig(FrozenConfig):
     """The settings of every task with named classes."""
 
     label: str = Setting("label", min_length=1, description="column of the class")
@@ -52,11 +53,6 @@ class LabelConfig(FramedConfig):
     )
     choices: Choices | None = Setting(None, description=MEANING)
 
-    @property
-    def texts(self) -> list[str]:
-        """Columns and templates of the texts of a row."""
-        raise NotImplementedError  # each task's own: a base of pydantic cannot be abstract
-
     @model_validator(mode="after")
     def _choices_are_classes(self) -> Self:
         if self.choices is None or self.labels is None:
@@ -64,6 +60,15 @@ class LabelConfig(FramedConfig):
         if others := [name for name in name_choices(self.choices) if name not in self.labels]:
             raise ValueError(f"choices: {others[0]!r} is none of labels, {', '.join(self.labels)}")
         return self
+
+
+class LabelConfig(ClassConfig, FramedConfig):
+    """The settings of every task of texts with named classes."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns and templates of the texts of a row."""
+        raise NotImplementedError  # each task's own: a base of pydantic cannot be abstract
 
 
 class StateTask(FramedTask):
