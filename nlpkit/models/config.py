@@ -96,6 +96,7 @@ class ModelConfig(FrozenConfig):
     summary_first: ClassVar[bool] = False  # whether the first token's state summarizes a sequence
     mask_token: ClassVar[str] = "[MASK]"  # stands for a token that is to be predicted
     target_tokens: ClassVar[tuple[str, str]] = ("<pad>", "</s>")  # begin and end a target sequence
+    instead_of_heads: ClassVar[str] = ""  # what else helps where heads do not divide the width
     own_kind: ClassVar[str] = ""  # of attention, in all layers, if the recipe names none
     # Width for each layer of a model made to a size (`model.size`, `model.depth`).
     width_per_layer: ClassVar[int] = 64
@@ -122,7 +123,7 @@ class ModelConfig(FrozenConfig):
     @property
     def width_per_head(self) -> int:
         """Width of a head of attention."""
-        return self.hidden_size // self.num_heads
+        return self.setting("head_dim") or self.hidden_size // self.num_heads
 
     @property
     def position_limit(self) -> int | None:
@@ -144,9 +145,9 @@ class ModelConfig(FrozenConfig):
 
     @model_validator(mode="after")
     def _check_heads(self) -> Self:
-        is_usual = type(self).width_per_head is ModelConfig.width_per_head
-        if is_usual and {"num_heads", "hidden_size"} <= type(self).model_fields.keys():
-            check_heads(self.num_heads, self.hidden_size)
+        has_own = type(self).width_per_head is not ModelConfig.width_per_head
+        if not has_own and self.setting("head_dim") is None and self.setting("num_heads"):
+            check_heads(self.num_heads, self.hidden_size, self.instead_of_heads)
         return self
 
     def can(self, word: str) -> bool:

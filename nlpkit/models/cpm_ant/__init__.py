@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import FrozenConfig, Layers, Size
-from nlpkit.models.config import ModelConfig, check_heads
+from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that names no objective
@@ -28,6 +28,7 @@ class Config(ModelConfig):
     """Sizes of a CPM-Ant; the tokenizer gives the size of the vocabulary."""
 
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "segment", "position", "context")
+    instead_of_heads: ClassVar[str] = ", or set head_dim"
     ATTENTION_FIELDS: ClassVar[frozenset[str]] = frozenset(("context", "segment", "position"))
 
     hidden_size: Size = Field(4096, description="width of the residual stream")
@@ -53,8 +54,6 @@ class Config(ModelConfig):
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
-        if self.head_dim is None:
-            check_heads(self.num_heads, self.hidden_size, ", or set head_dim")
         if self.max_distance <= self.num_buckets // 4:
             raise ValueError(
                 f"max_distance: {self.max_distance} must be greater than num_buckets / 4 "
@@ -70,11 +69,6 @@ class Config(ModelConfig):
         if self.prompts.infilling == self.prompts.generation:
             raise ValueError("prompts: infilling and generation must use different blocks")
         return self
-
-    @property
-    def width_per_head(self) -> int:
-        """The width of one attention head."""
-        return self.head_dim or self.hidden_size // self.num_heads
 
     @property
     def dropout_of_attention(self) -> float:

@@ -62,7 +62,7 @@ class Config(RotaryDecoderConfig):
                 raise ValueError(
                     f"{name}: variant {self.variant} does not have it, but {', '.join(variants)}"
                 )
-        if self.variant == "llama" or self.head_dim is None:
+        if self.variant == "llama":  # with head_dim, too
             check_heads(self.num_heads, self.hidden_size)
         if self.width_per_head % 2:
             raise ValueError(f"heads are {self.width_per_head} wide; rotary positions need pairs")
@@ -71,11 +71,6 @@ class Config(RotaryDecoderConfig):
                 f"num_key_heads: {self.key_heads} does not divide num_heads {self.num_heads}"
             )
         return self
-
-    @property
-    def width_per_head(self) -> int:
-        """Width of a head of attention."""
-        return self.head_dim or self.hidden_size // self.num_heads
 
     @property
     def key_heads(self) -> int:

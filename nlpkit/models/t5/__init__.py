@@ -58,11 +58,6 @@ class Config(EncoderDecoderConfig):
         return self
 
     @property
-    def width_per_head(self) -> int:
-        """Width of a head of attention."""
-        return self.head_dim
-
-    @property
     def encoder_attention(self) -> AttentionChoice:
         """Each token of the source sees all of them, with a bias for their distance."""
         return self._kind("relative_bias")
