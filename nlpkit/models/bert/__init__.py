@@ -1,7 +1,6 @@
 """Settings of BERT, a post-norm encoder of pairs of texts (Devlin et al. 2018).
 
-The defaults are the paper's base model. The model is in `model.py`, so that a recipe is checked
-without torch.
+The defaults are the paper's base model.
 """
 
 from typing import ClassVar

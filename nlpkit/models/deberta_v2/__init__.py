@@ -1,7 +1,6 @@
 """Settings of DeBERTa-v2 and v3, encoders with disentangled attention (He et al. 2020, 2021).
 
-The defaults are those of v3's base model. The model is in `model.py`, so that a recipe is checked
-without torch.
+The defaults are those of v3's base model.
 """
 
 from typing import ClassVar, Literal

@@ -1,8 +1,7 @@
 """Settings of DistilBERT, BERT with half of the layers (Sanh et al. 2019, arXiv 1910.01108).
 
 It has no token types and no pooler (sec. 3). The defaults are those of the paper's model, which
-was trained with BERT as its teacher. The model is in `model.py`, so that a recipe is checked
-without torch.
+was trained with BERT as its teacher.
 """
 
 from pydantic import Field, model_validator

@@ -1,7 +1,6 @@
 """Settings of ELECTRA, an encoder that finds the tokens which a generator replaced.
 
-Clark et al. 2020. The defaults are the paper's base model (table 6). The model is in `model.py`, so
-that a recipe is checked without torch.
+Clark et al. 2020. The defaults are the paper's base model (table 6).
 """
 
 from typing import ClassVar

@@ -1,6 +1,6 @@
 """Settings of GPT-1, a post-norm decoder with learned positions (Radford et al. 2018).
 
-The defaults are the paper's. The model is in `model.py`, so that a recipe is checked without torch.
+The defaults are the paper's.
 """
 
 from typing import ClassVar

@@ -1,7 +1,6 @@
 """Settings of Longformer, RoBERTa's encoder for long documents (Beltagy et al. 2020).
 
-The defaults are the paper's base model. The model is in `model.py`, so that a recipe is checked
-without torch.
+The defaults are the paper's base model.
 """
 
 from typing import ClassVar

@@ -1,6 +1,6 @@
 """Settings of ModernBERT, a pre-norm encoder with rotary positions (Warner et al. 2024).
 
-The defaults are the paper's base model. The model, with torch, is in `model.py`.
+The defaults are the paper's base model.
 """
 
 from typing import ClassVar, Literal

@@ -1,6 +1,6 @@
 """Settings of ModernBERT's decoder, as Ettin's (Weller et al. 2025, arXiv 2507.11412).
 
-The same layers, which see nothing to the right. The model, with torch, is in `model.py`.
+The same layers, which see nothing to the right.
 """
 
 from nlpkit.models.layers.modernbert_config import ModernBertConfig

@@ -1,7 +1,6 @@
 """Settings of RoBERTa, BERT's encoder trained on masked tokens alone (Liu et al. 2019).
 
-The defaults are the paper's base model. The model is in `model.py`, so that a recipe is checked
-without torch.
+The defaults are the paper's base model.
 """
 
 from typing import ClassVar

@@ -1,7 +1,6 @@
 """Settings of ViT, an encoder of images that are cut into patches (Dosovitskiy et al. 2020).
 
-The defaults are those of the base model, ViT-B/16. The model is in `model.py`, so that a recipe is
-checked without torch.
+The defaults are those of the base model, ViT-B/16.
 """
 
 from collections.abc import Mapping

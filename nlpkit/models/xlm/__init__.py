@@ -1,7 +1,6 @@
 """Settings of XLM, a post-norm encoder with embeddings of languages (Lample and Conneau 2019).
 
 The defaults are the sizes of the paper's models for many languages (arXiv 1901.07291, sec. 5.1).
-The model is in `model.py`, so that a recipe is checked without torch.
 """
 
 from typing import ClassVar, Literal
