@@ -26,11 +26,6 @@ def meta_model(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size
         return model(config, vocab_size, "auto")
 
 
-def count_parameters(model: Callable[..., nn.Module], config: FrozenConfig, vocab_size: int) -> int:
-    """Return the number of parameters of a family's `Model`; shared ones count once."""
-    return sum(p.numel() for p in meta_model(model, config, vocab_size).parameters())
-
-
 class _NoInit(TorchFunctionMode):
     def __torch_function__(
         self,

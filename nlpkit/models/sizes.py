@@ -94,10 +94,9 @@ class Family:
             from nlpkit.models import families, meta
 
             settings = {**self.given, **self.settings(width, layers), **self.more}
-            model = families.load_model(self.name).Model
-            self._counted[width, layers] = meta.count_parameters(
-                model, self.config.model_construct(**settings), self.vocab_size
-            )
+            config = self.config.model_construct(**settings)
+            model = meta.meta_model(families.load_model(self.name).Model, config, self.vocab_size)
+            self._counted[width, layers] = sum(p.numel() for p in model.parameters())
         return self._counted[width, layers]
 
     def estimate(self, width: int, layers: int) -> float:

@@ -58,7 +58,8 @@ SIZED = [name for name in registry.names("models") if name != "word2vec"]
 
 
 def _count(config: FrozenConfig, family: str, vocab_size: int) -> int:
-    return meta.count_parameters(families.load_model(family).Model, config, vocab_size)
+    model = meta.meta_model(families.load_model(family).Model, config, vocab_size)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 FAST = ("albert", "cpm_ant", "electra", "gru", "llama", "seq2seq", "vit")

@@ -1,9 +1,8 @@
 """RNN over packed sequences, built on torch.nn.RNN; see `models/layers/recurrent.py`."""
 
 from nlpkit.models.layers import recurrent
-from nlpkit.models.layers.recurrent import RecurrentModel, recurrent_format
 from nlpkit.models.rnn import Config
 
 LORA_TARGETS = recurrent.LORA_TARGETS
-FORMAT = recurrent_format(Config)
-Model = RecurrentModel
+FORMAT = recurrent.recurrent_format(Config)
+Model = recurrent.RecurrentModel

@@ -179,27 +179,21 @@ def _split(config: Config, settings: Settings, state: State) -> State:
     return {**state, "output_embedding": state["token_embedding"].clone()}
 
 
-def _attention(layer: str) -> dict[str, str]:
-    names = {"query": "q", "key": "k", "value": "v", "project": "o"}
-    return {ours: f"{layer}.{theirs}" for ours, theirs in names.items()}
+_ATTENTION = {"query": "q", "key": "k", "value": "v", "project": "o"}
+_FEED_FORWARD = {"up": "wi", "gated_up": "wi_0", "gate": "wi_1", "down": "wo"}
+# A part of a block and its norm, with transformers' name of the part and those of its layers.
+_SELF = ("attention", "attention_norm", "SelfAttention", _ATTENTION)
+_CROSS = ("cross", "cross_norm", "EncDecAttention", _ATTENTION)
+_FEED = ("feed_forward", "feed_norm", "DenseReluDense", _FEED_FORWARD)
 
 
-def _block(ours: str, theirs: str, is_decoder: bool) -> dict[str, str]:
-    last = 2 if is_decoder else 1
-    names = {f"attention.{n}": t for n, t in _attention("layer.0.SelfAttention").items()}
-    names["attention_norm"] = "layer.0.layer_norm"
-    if is_decoder:
-        names |= {f"cross.{n}": t for n, t in _attention("layer.1.EncDecAttention").items()}
-        names["cross_norm"] = "layer.1.layer_norm"
-    feed = f"layer.{last}.DenseReluDense"
-    names |= {
-        "feed_norm": f"layer.{last}.layer_norm",
-        "feed_forward.up": f"{feed}.wi",
-        "feed_forward.gated_up": f"{feed}.wi_0",
-        "feed_forward.gate": f"{feed}.wi_1",
-        "feed_forward.down": f"{feed}.wo",
-    }
-    return {f"{ours}.{name}": f"{theirs}.{their}" for name, their in names.items()}
+def _block(ours: str, theirs: str, *parts: tuple[str, str, str, dict[str, str]]) -> dict[str, str]:
+    names = {}
+    for number, (part, norm, their_part, layers) in enumerate(parts):
+        place = f"{theirs}.layer.{number}"
+        names[f"{ours}.{norm}"] = f"{place}.layer_norm"
+        names |= {f"{ours}.{part}.{n}": f"{place}.{their_part}.{t}" for n, t in layers.items()}
+    return names
 
 
 _TABLE = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -214,8 +208,8 @@ FORMAT = HfFormat(
         "encoder_tensors.shared_0_table": f"encoder.{_TABLE}",
         "attention_tensors.shared_0_table": f"decoder.{_TABLE}",
         "attention_tensors": "attention_tensors",  # of other kinds of attention
-        **_block("encoder.{encoder_depth}", "encoder.block.{encoder_depth}", is_decoder=False),
-        **_block("decoder.{num_layers}", "decoder.block.{num_layers}", is_decoder=True),
+        **_block("encoder.{encoder_depth}", "encoder.block.{encoder_depth}", _SELF, _FEED),
+        **_block("decoder.{num_layers}", "decoder.block.{num_layers}", _SELF, _CROSS, _FEED),
     },
     copies={
         "lm_head.weight": "token_embedding",
