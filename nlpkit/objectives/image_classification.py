@@ -9,7 +9,7 @@ S images, H height, W width, D channels.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -19,10 +19,10 @@ from pydantic import Field as Setting
 from nlpkit.contracts.batch import Batch, Field, Loss, Term
 from nlpkit.contracts.objective import PREPROCESSOR, TrainedModel
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.contracts.task import Item, Task
+from nlpkit.contracts.task import Item
 from nlpkit.data import images
-from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.objectives.tasks.states import ClassConfig, add_classes, any_class, read_class
+from nlpkit.json_types import JsonMapping
+from nlpkit.objectives.tasks.states import ClassConfig, ClassTask, read_class
 from nlpkit.plural import number_of
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Config(ClassConfig):
         return {} if self.resize else {"resample": why}
 
 
-class Objective(Task):
+class Objective(ClassTask):
     """Examples and loss of image classification."""
 
     parts = ("classes",)
@@ -104,17 +104,9 @@ class Objective(Task):
             raise ValueError("objective.std: must be greater than 0")
 
     @property
-    def outputs(self) -> int:  # type: ignore[override]
-        return len(self.config.labels or ())
-
-    @property
     def head_kind(self) -> str:  # type: ignore[override]
         """The kind of task, which decides the model in transformers."""
         return f"image_classification{'_mlp' * (self.config.head == 'mlp')}"
-
-    @classmethod
-    def complete(cls, config: Config, rows: Iterable[Row]) -> Config:
-        return add_classes(config, rows)
 
     @classmethod
     def with_preprocessor(cls, config: Config, settings: JsonMapping) -> Config:
@@ -160,10 +152,6 @@ class Objective(Task):
         read_class(row, self.config)
         self._image(row)
         return ()
-
-    def stand_in(self, row: Row) -> JsonObject:
-        """See `AnswersUnlabelled`."""
-        return {self.config.label: any_class(self.config)}
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the image (H, W, D) of a row; its tokens are the class token and the patches."""

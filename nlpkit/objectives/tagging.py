@@ -101,7 +101,7 @@ class Objective(FramedTask):
     def complete(cls, config: Config, rows: Iterable[Row]) -> Config:
         """Return `config` with the tags of the training rows, unless it lists tags.
 
-        As in `states.add_classes`, wrong rows are left to the reading of texts.
+        As in `states.ClassTask`, wrong rows are left to the reading of texts.
         """
         if config.labels is not None:
             return config

@@ -23,7 +23,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Term
 from nlpkit.contracts.objective import TrainedModel
 from nlpkit.contracts.reader import Row, RowError
-from nlpkit.contracts.task import Item, Question, Wording
+from nlpkit.contracts.task import Item, Question, Task, Wording
 from nlpkit.data.lines import kind_of
 from nlpkit.data.template import as_template, columns
 from nlpkit.errors import DataError
@@ -186,8 +186,61 @@ class StateTask(FramedTask):
         return [(labels[a], labels[b]) for a, b in zip(chosen, right, strict=True)]
 
 
-class LabelTask(StateTask):
-    """A task that predicts one of several named classes."""
+class ClassTask(Task):
+    """A task that predicts one of several named classes, which `ClassConfig` sets."""
+
+    @property
+    def outputs(self) -> int:  # type: ignore[override]
+        return len(self.config.labels or ())
+
+    @classmethod
+    def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
+        """Return `config` with `labels`, the classes of the training rows, unless it lists classes.
+
+        Wrong rows are left to the reading of texts, which stops or counts them (`data.on_error`).
+
+        Raises:
+            DataError: there are fewer than two classes, perhaps because of the first wrong row; or
+                some are text that is no number, and some are numbers.
+        """
+        if config.labels is not None:
+            return config
+        if config.choices is not None:
+            return config.model_copy(update={"labels": name_choices(config.choices)})
+        classes, wrong = set(), ""
+        first: dict[bool, str] = {}  # the first class that is a number, and that can be none
+        for row in rows:
+            try:
+                classes.add(name := read_class_name(row, config.label))
+            except RowError as error:
+                wrong = wrong or f"{row.file}:{row.line}: {error.what}"
+                continue
+            value, place = row.value(config.label), f"{row.file}:{row.line}"
+            # "1" is that of a table, which has text alone.
+            if (is_number := isinstance(value, int)) or not _is_decimal(name):
+                first.setdefault(is_number, f"{place} {value!r}")
+            if len(first) == 2:
+                raise DataError(
+                    f'{place}: "{config.label}" is {value!r}, and in {first[not is_number]}: some '
+                    "classes are text, some numbers; if they are meant, list them in "
+                    "objective.labels"
+                )
+        numbers = all(map(_is_decimal, classes))
+        # 1 and 01 are the same number, and a set has no order of its own.
+        names = sorted(sorted(classes), key=int) if numbers else sorted(classes)
+        if len(names) < 2:
+            same = f'all rows have the same "{config.label}", {names[0]!r}' if names else "no rows"
+            raise DataError(wrong or f"data.train: {same}")
+        return config.model_copy(update={"labels": names})
+
+    def stand_in(self, row: Row) -> JsonObject:
+        """See `AnswersUnlabelled`."""
+        labels, choices = self.config.labels, self.config.choices
+        return {self.config.label: labels[0] if choices is None else any_choice(choices)}
+
+
+class LabelTask(ClassTask, StateTask):
+    """A task that predicts the class of texts."""
 
     metrics: tuple[str, ...] = ("accuracy", "f1")
 
@@ -205,14 +258,6 @@ class LabelTask(StateTask):
         self.label(row)
         return tuple(row.text(text) for text in self.config.texts)
 
-    @property
-    def outputs(self) -> int:  # type: ignore[override]
-        return len(self.config.labels)
-
-    @classmethod
-    def complete(cls, config: Any, rows: Iterable[Row]) -> Any:
-        return add_classes(config, rows)
-
     @classmethod
     def question(cls, config: Any, row: Row) -> Question:
         """Return the classes as answers; raise `RowError`."""
@@ -221,54 +266,6 @@ class LabelTask(StateTask):
 
     def label(self, row: Row) -> float:
         return self.config.labels.index(read_class(row, self.config))
-
-    def stand_in(self, row: Row) -> JsonObject:
-        """See `AnswersUnlabelled`."""
-        return {self.config.label: any_class(self.config)}
-
-
-def any_class(config: Any) -> str:
-    """Return a value that `read_class` reads."""
-    return any_choice(config.choices) if config.choices is not None else str(config.labels[0])
-
-
-def add_classes(config: Any, rows: Iterable[Row]) -> Any:
-    """Return `config` with `labels`, the classes of the training rows, unless it lists classes.
-
-    Wrong rows are left to the reading of texts, which stops or counts them (`data.on_error`).
-
-    Raises:
-        DataError: there are fewer than two classes, perhaps because of the first wrong row; or some
-            are text that is no number, and some are numbers.
-    """
-    if config.labels is not None:
-        return config
-    if config.choices is not None:
-        return config.model_copy(update={"labels": name_choices(config.choices)})
-    classes, wrong = set(), ""
-    first: dict[bool, str] = {}  # the first class that is a number, and that can be none
-    for row in rows:
-        try:
-            classes.add(name := read_class_name(row, config.label))
-        except RowError as error:
-            wrong = wrong or f"{row.file}:{row.line}: {error.what}"
-            continue
-        value, place = row.value(config.label), f"{row.file}:{row.line}"
-        # "1" is that of a table, which has text alone.
-        if (is_number := isinstance(value, int)) or not _is_decimal(name):
-            first.setdefault(is_number, f"{place} {value!r}")
-        if len(first) == 2:
-            raise DataError(
-                f'{place}: "{config.label}" is {value!r}, and in {first[not is_number]}: some '
-                "classes are text, some numbers; if they are meant, list them in objective.labels"
-            )
-    numbers = all(map(_is_decimal, classes))
-    # 1 and 01 are the same number, and a set has no order of its own.
-    names = sorted(sorted(classes), key=int) if numbers else sorted(classes)
-    if len(names) < 2:
-        same = f'all rows have the same "{config.label}", {names[0]!r}' if names else "no rows"
-        raise DataError(wrong or f"data.train: {same}")
-    return config.model_copy(update={"labels": names})
 
 
 def _is_decimal(name: str) -> bool:
