@@ -17,7 +17,7 @@ from pydantic import Field as Setting
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import Prompt, ScoringInput
-from nlpkit.contracts.batch import Batch, Field, Spans
+from nlpkit.contracts.batch import IGNORE, Batch, Field, Spans
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.objectives.examples import soft_prompt
 from nlpkit.objectives.examples.soft_prompt import TASK_SEGMENTS, PromptSettings, text_frame
@@ -95,9 +95,12 @@ class Objective(LabelTargets, TextObjective):
             context[rng.choice(size - 1, hidden, replace=False) + 1] = False  # never `<s>`
         else:
             context[size - hidden :] = False
-        text = [self.bos_id], ids, [self.eos_id]
-        example = soft_prompt.make_example(self.soft[task], text, context, TASK_SEGMENTS[task])
-        return example | {"task": np.array(task, np.int64)}
+        text = np.concatenate([[self.bos_id], ids, [self.eos_id]])
+        example = soft_prompt.make_context(self.soft[task], text, TASK_SEGMENTS[task])
+        example["context"][self.prompt_length :] = context
+        labels = np.full(len(example["input_ids"]), IGNORE)
+        labels[:-1] = np.where(example["context"][1:], IGNORE, example["input_ids"][1:])
+        return example | {"labels": labels, "task": np.array(task, np.int64)}
 
     def loss_parts(
         self, batch: Batch, index: torch.Tensor, each: torch.Tensor

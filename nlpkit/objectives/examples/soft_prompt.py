@@ -1,16 +1,16 @@
-"""CPM-Ant's inputs: a soft prompt and text as context, and tokens that are targets.
+"""CPM-Ant's inputs: a soft prompt and text as context.
 
 P tokens of a soft prompt, T tokens in all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
 
-from nlpkit.contracts.batch import IGNORE, Field
+from nlpkit.contracts.batch import Field
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Tokenizer
 
@@ -62,20 +62,6 @@ def prompt_ids(number: int, vocab_size: int, model_config: PromptSettings) -> np
     """Return the ids (P,) of soft prompt `number`; they follow the vocabulary."""
     length = model_config.prompt_length
     return vocab_size + number * length + np.arange(length)
-
-
-def make_example(
-    soft: np.ndarray, ids: Sequence[np.ndarray | Sequence[int]], context: np.ndarray, segment: int
-) -> dict[str, np.ndarray]:
-    """Return the inputs and labels (T,) of text, of which `ids` has the parts.
-
-    Its tokens are targets where `context` (T - P,) is False.
-    """
-    example = make_context(soft, np.concatenate(ids), segment)
-    example["context"][len(soft) :] = context
-    labels = np.full(len(example["input_ids"]), IGNORE)
-    labels[:-1] = np.where(example["context"][1:], IGNORE, example["input_ids"][1:])
-    return example | {"labels": labels}
 
 
 def make_context(soft: np.ndarray, ids: np.ndarray, segment: int) -> dict[str, np.ndarray]:
