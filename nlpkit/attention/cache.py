@@ -11,6 +11,7 @@ B sequences, n new tokens per sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -78,10 +79,7 @@ class Cache:
 
     def state(self, name: str) -> dict[str, Tensor]:
         """Return a state that the model itself updates, tensors (B, …); empty at first."""
-        layers = self._states.setdefault(("", "", name), [])
-        if not layers:
-            layers.append({})
-        return layers[0]
+        return self._states.setdefault(("", "", name), [{}])[0]
 
     def ragged(self, name: str) -> list[Tensor]:
         """Return what the model keeps of each sequence in any length, B tensors; empty at first.
@@ -97,7 +95,7 @@ class Cache:
             kept[:] = [kept[index] for index in indices]
         for key_values in self._key_values.values():
             key_values.select(indices)
-        for state in self._every_state():
+        for state in chain.from_iterable(self._states.values()):
             for name, tensor in state.items():
                 rows = torch.tensor(indices, dtype=torch.int64, device=tensor.device)
                 state[name] = tensor[rows]
@@ -111,16 +109,13 @@ class Cache:
             return
         for key, key_values in self._key_values.items():
             key_values.append(other._key_values[key])
-        for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
+        every = (chain.from_iterable(each._states.values()) for each in (self, other))
+        for mine, theirs in zip(*every, strict=True):
             for name in mine:
                 mine[name] = torch.cat(_pad_alike(mine[name], theirs[name]))
         for name, kept in self._ragged.items():
             kept += other._ragged[name]
         self.lengths += other.lengths
-
-    def _every_state(self) -> Iterator[dict[str, Tensor]]:
-        for layers in self._states.values():
-            yield from layers
 
 
 def _iterate(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:

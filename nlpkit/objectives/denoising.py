@@ -177,11 +177,8 @@ class Objective(TextSourceTarget):
         ids: list[int] = []
         *before, last = text.split(self.mask_text)
         for part in before:
-            ids += [*self._encoded(part.removesuffix(" ")), self.mask]
-        return ids + self._encoded(last)
-
-    def _encoded(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text) if text else []
+            ids += [*self.encode_text(part.removesuffix(" ")), self.mask]
+        return ids + self.encode_text(last)
 
 
 def count(sizes: int | np.ndarray, share: float) -> np.ndarray:

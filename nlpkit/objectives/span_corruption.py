@@ -108,13 +108,10 @@ class Objective(TextSourceTarget):
         start = 0
         for found in _WRITTEN.finditer(text):
             if int(found[1]) < COUNT:
-                ids += self._encoded(text[start : found.start()].removesuffix(" "))
+                ids += self.encode_text(text[start : found.start()].removesuffix(" "))
                 ids.append(int(self.sentinels[int(found[1])]))
                 start = found.end()
-        return ids + self._encoded(text[start:])
-
-    def _encoded(self, text: str) -> list[int]:
-        return self.tokenizer.encode(text) if text else []
+        return ids + self.encode_text(text[start:])
 
     def decode_output(self, ids: Sequence[int]) -> str:
         """Return what was written, with the sentinels."""

@@ -132,7 +132,6 @@ class SourceTarget(LabelTargets):
 class TextSourceTarget(SourceTarget, TextObjective):
     """Source and target are made of a piece of running text, of at most `piece` tokens."""
 
-    fields: Mapping[str, Field] = SourceTarget.fields
     piece: int
 
     def spans(self, lengths: np.ndarray) -> Spans:
@@ -140,3 +139,7 @@ class TextSourceTarget(SourceTarget, TextObjective):
         if self.config.contiguous:
             return cut_stream(lengths, self.piece, self.end)
         return cut_documents(lengths, self.piece, self.min_piece)
+
+    def encode_text(self, text: str) -> list[int]:
+        """Return the ids of a part of a text, which may be empty."""
+        return self.tokenizer.encode(text) if text else []
