@@ -26,8 +26,6 @@ TASK_HEADS = encoder_format.task_heads("Bert")
 class Model(EncoderModel):
     """BERT with its two heads."""
 
-    config: Config
-
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         width = config.hidden_size
         embeddings = Embeddings(config, width, config.max_positions, config.type_vocab_size)

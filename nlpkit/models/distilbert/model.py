@@ -32,7 +32,6 @@ class _Layers(Layers):
 class Model(UntypedEncoder):
     """DistilBERT with its head of masked tokens."""
 
-    config: Config
     make_layers = _Layers
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):

@@ -27,8 +27,6 @@ TASK_HEADS = {  # transformers' models with a task's layer
 class Model(PreNormDecoder):
     """GPT-2 with its language-model head."""
 
-    config: Config
-
     def initial_std(self, name: str) -> float:
         """Return 1 / sqrt(layers that add to the residual stream) of `init_std` for these.
 

@@ -144,7 +144,6 @@ def _attend_globally(
 class Model(TypedEncoder):
     """Longformer with its head of masked tokens."""
 
-    config: Config
     make_layers = LongformerLayers
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):

@@ -23,8 +23,6 @@ TASK_HEADS = {  # transformers' models with a task's layer; its multiple choice 
 class Model(UntypedEncoder):
     """RoBERTa with its head of masked tokens."""
 
-    config: Config
-
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         width, rows = config.hidden_size, config.position_rows
         embeddings = Embeddings(config, width, rows, config.type_vocab_size)
