@@ -14,8 +14,6 @@ as whole sentences.
 T tokens of a piece, U spans, N tokens of an example.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -10,8 +10,6 @@ prompt of that turn (`add_generation_prompt`). Models whose tokenizer has no tem
 T tokens of a conversation, the inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol, Self
 

@@ -6,8 +6,6 @@ input are encoded; the target and `</s>` are decoded. All text is of one type.
 Differs from the original: an input that is too long loses its start, but never `<s>`.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field as Setting

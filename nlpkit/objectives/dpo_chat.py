@@ -7,8 +7,6 @@ Rows are those of TRL: `chosen` and `rejected` as whole conversations, or with t
 messages before both (`prompt`).
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 import numpy as np

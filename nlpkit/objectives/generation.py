@@ -8,8 +8,6 @@ family's own tokens (Radford et al. 2018, sec. 3.3, where a task's texts stand s
 T tokens of a sequence without `</s>`, the inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

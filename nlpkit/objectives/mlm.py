@@ -10,8 +10,6 @@ arXiv:1907.11692, sec. 4.2, FULL-SENTENCES).
 Alone it makes `[CLS] piece [SEP]`; after another objective in a list it masks that one's examples.
 """
 
-from __future__ import annotations
-
 from nlpkit.objectives.examples.masking import MaskConfig, TextMasking
 
 

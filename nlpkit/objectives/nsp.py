@@ -12,8 +12,6 @@ also end with a sentence, and a false one anywhere; so an example is a random wi
 T tokens of an example's texts, D documents, I pieces, S sequences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -15,8 +15,6 @@ and a new token by those after it; each is predicted from its position and what 
 T tokens of an example, M tokens of text in it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

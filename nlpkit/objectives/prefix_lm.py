@@ -7,8 +7,6 @@ them, all equally likely.
 L tokens of a piece, S tokens of a source, T of a target.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field as Setting
 

@@ -9,8 +9,6 @@ from `teacher_forcing` to `final_teacher_forcing`, whatever the number of steps.
 T tokens of a target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import exp
 from typing import Literal, Self

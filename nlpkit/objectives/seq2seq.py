@@ -6,8 +6,6 @@ text to text, as in T5 (Raffel et al. 2020, arXiv:1910.10683, sec. 2.4): `templa
 columns of a row as its source, `prefix` names the task, and a label is its own text.
 """
 
-from __future__ import annotations
-
 from typing import Self
 
 import numpy as np

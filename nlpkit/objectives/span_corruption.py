@@ -8,8 +8,6 @@ a token that stays and end with a span, so that no closing sentinel is written.
 L tokens of a piece, K tokens of noise in U spans, S tokens of a source, T of a target.
 """
 
-from __future__ import annotations
-
 import bisect
 import re
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ token, as in BERT. Words are those of `data/token_flags.py`: runs between white 
 punctuation, and Chinese words by jieba, although the tokens are characters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -10,8 +10,6 @@ N packed tokens, M tokens with padding, H heads, D width of a head. A group has 
 tokens; a tile has R of its rows and E of its keys.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The `flash-attn` package (Dao 2023, FlashAttention-2, arXiv:2307.08691), variable lengths."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The block mask skips tiles without a visible pair (other documents, later tokens
 compiled on CUDA. On CPU it runs uncompiled, slowly, and only forward; this serves to test the code.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import warnings

@@ -1,7 +1,5 @@
 """The formula, dense over the complete pack, in float32: the reference of all tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

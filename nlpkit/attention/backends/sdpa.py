@@ -8,8 +8,6 @@ gradient over the layers, so that the gradient of the table is computed once.
 S sequences of L queries and K keys, H heads of queries, G of keys, D width of a head.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import groupby

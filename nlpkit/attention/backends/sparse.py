@@ -9,8 +9,6 @@ N queries, H heads, D width of a head; a range has M tokens in its order, a bloc
 keys.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

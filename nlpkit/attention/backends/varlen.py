@@ -1,7 +1,5 @@
 """torch's own variable-length flash attention, `torch.nn.attention.varlen`."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 

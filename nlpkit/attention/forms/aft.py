@@ -9,8 +9,6 @@ backward pass, so memory grows with the tokens alone.
 N tokens of a pack, n of a document, c of a chunk, C channels, B sequences of T tokens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

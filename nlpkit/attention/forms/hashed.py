@@ -4,8 +4,6 @@ N tokens of the pack, H heads, D width of a head, R rounds of hashing, C tokens 
 of C tokens in the order of the buckets, W keys that the queries of a block are compared with.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The common limits of variable-length kernels for GPUs."""
 
-from __future__ import annotations
-
 import torch
 
 from nlpkit.contracts.request import Request

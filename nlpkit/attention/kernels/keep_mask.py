@@ -6,8 +6,6 @@ torch's generator. So the probability is a multiple of 1 / 65,536, and the scale
 this multiple.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

@@ -9,8 +9,6 @@ N packed tokens, M tokens with padding, H heads, K of keys, D width of a head. A
 documents of L tokens; a tile has R of its rows and E of its keys.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

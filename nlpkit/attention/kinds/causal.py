@@ -1,7 +1,5 @@
 """Each token sees itself and the tokens to its left (Radford et al. 2018, GPT)."""
 
-from __future__ import annotations
-
 from nlpkit.attention.forms import sides
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import Kernel, Visibility

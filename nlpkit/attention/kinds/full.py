@@ -1,7 +1,5 @@
 """Each token sees all tokens of its sequence (Vaswani et al. 2017, arXiv:1706.03762)."""
 
-from __future__ import annotations
-
 from nlpkit.attention.forms import sides
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.kind import Kernel, Visibility

@@ -4,8 +4,6 @@ Raffel et al. 2020, arXiv:1910.10683, sec. 2.1: one bias for each head and bucke
 added to the scores, the same in all layers.
 """
 
-from __future__ import annotations
-
 from nlpkit.attention.forms import buckets, sides
 from nlpkit.contracts.kind import Visibility
 

@@ -4,8 +4,6 @@ The attention of T5's decoder (Raffel et al. 2020, arXiv:1910.10683, sec. 2.1): 
 head and bucket of distances, added to the scores, the same in all layers.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

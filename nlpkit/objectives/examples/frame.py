@@ -3,8 +3,6 @@
 T tokens of a sequence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

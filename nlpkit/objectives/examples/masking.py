@@ -7,8 +7,6 @@ tokens become targets together.
 T tokens of an example, M tokens of text in it, K targets, U units drawn together, V vocabulary.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self

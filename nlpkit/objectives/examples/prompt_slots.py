@@ -3,8 +3,6 @@
 M slots.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 P tokens of a soft prompt, T tokens in all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

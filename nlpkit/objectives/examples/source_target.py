@@ -9,8 +9,6 @@ begin with `<s>`, as its tokenizer says; what is written begins with it, too.
 S tokens of a source and T of a target, with those around a text; N targets of a pack.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, cast
 

@@ -1,7 +1,5 @@
 """Members of a mixture of objectives: their settings, and checks that they can be mixed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """The answers of a question that stand in its context, as SQuAD has them, checked."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

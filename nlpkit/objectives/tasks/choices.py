@@ -7,8 +7,6 @@ entry is refused. `as` settings say what names an option of a row: its number fr
 list of names, `[A, B, C, D]`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Conversations: rows of three layouts as messages, and messages as text by a template in Jinja."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
