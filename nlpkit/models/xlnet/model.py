@@ -127,7 +127,8 @@ class Model(TiedHead):
         attends = [self._prepare(layout, own, keys)]
         predicted, of_queries = _queries(given)
         if predicted is not None:
-            queries = _layout_of(layout, predicted)
+            sizes = layout.document_ids[predicted].bincount(minlength=len(layout.lengths))
+            queries = Layout(sizes.tolist(), layout.device)
             streams.insert(0, self.drop(self.query_start[0].expand(len(predicted), -1)))
             attends.insert(0, self._prepare(queries, of_queries, keys))
         for depth, layer in enumerate(self.order):
@@ -147,12 +148,6 @@ class Model(TiedHead):
         attends = kinds.prepare(heads, layout.with_fields(fields), keys=of_keys)
         self.attention_choice = attention.reasons(attends)
         return attends
-
-
-def _layout_of(layout: Layout, index: Tensor) -> Layout:
-    """Return the layout of some of the tokens, (M,)."""
-    counts = torch.bincount(layout.document_ids[index], minlength=len(layout.lengths))
-    return Layout(counts.tolist(), index.device)
 
 
 def _queries(fields: Mapping[str, Tensor]) -> tuple[Tensor | None, dict[str, Tensor]]:

@@ -45,7 +45,6 @@ class SourceTarget(LabelTargets):
     needs: tuple[str, ...] = ("encodes_source",)
     tokenizer: Any
     model_config: Any
-    template: Template | None = None
     label_smoothing: float | None = None  # None: that of the family's paper
     max_length: int
     source_front: tuple[int, ...] = ()  # what stands before each source: BART's `<s>`

@@ -16,7 +16,6 @@ class Member(Part):
     """One of the objectives, with its own settings."""
 
     FOLDER = "objectives"
-    KEY = "name"
     name: Annotated[str, name_in("objectives"), Setting(description="training objective")]
     weight: float = Setting(1.0, gt=0, description="relative frequency of this objective")
     alias: str | None = Setting(

@@ -116,15 +116,13 @@ def _check_identifiers(form: str, name: str, identifiers: Sequence[str]) -> None
 def _format_ranking(
     query: str, ids: Sequence[str], scores: Sequence[float], form: str, tag: str, signature: str
 ) -> str:
+    rows = enumerate(zip(ids, make_distinct(scores) if form == "trec" else scores, strict=True), 1)
     if form == "json":
-        rows = enumerate(zip(ids, scores, strict=True), 1)
         results = [{"id": key, "rank": rank, "score": score} for rank, (key, score) in rows]
         values = {"query": query, "signature": signature, "results": results}
         return json.dumps(values, ensure_ascii=False) + "\n"
     if form == "trec":
-        rows = enumerate(zip(ids, make_distinct(scores), strict=True), 1)
         return "".join(f"{query} Q0 {key} {r} {score!r} {tag}\n" for r, (key, score) in rows)
-    rows = enumerate(zip(ids, scores, strict=True), 1)
     return "".join(f"{query}\t{key}\t{rank}\t{score!r}\n" for rank, (key, score) in rows)
 
 
