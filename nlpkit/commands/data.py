@@ -17,7 +17,8 @@ from nlpkit.text_table import aligned
 from nlpkit.verbs import Verb
 
 if TYPE_CHECKING:
-    from nlpkit.data.overlap import Found, Row
+    from nlpkit.data.documents import Document
+    from nlpkit.data.overlap import Found
 
 _RECIPES = (".yaml", ".yml")
 
@@ -82,7 +83,7 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     common.print_result(_format(found), **values, files=[asdict(each) for each in found])
 
 
-def _read_training(names: list[str], copies: Path) -> "list[Iterator[Row]]":
+def _read_training(names: list[str], copies: Path) -> "list[Iterator[Document]]":
     """Return the rows of recipes and files; all are found before the first one is read."""
     from nlpkit import recipe
     from nlpkit.contracts.task import Task

@@ -7,7 +7,8 @@ Nothing is dropped without being counted in `Counts`.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,20 +24,35 @@ from nlpkit.plural import all_of, number_of
 
 @dataclass(frozen=True)
 class Document:
-    """A text, and where it came from: `line` is where it starts, from 1, after decompression.
+    """A text, both of a pair, or those of a row, and where they came from.
 
-    `second` is the other text of a pair, a line of `parallel` files.
+    `line` is where they start, from 1, after decompression.
     """
 
-    text: str
+    texts: tuple[str, ...]
     file: str
     line: int
-    second: str | None = None
 
     @property
-    def texts(self) -> tuple[str, ...]:
-        """The text, or both of a pair."""
-        return (self.text,) if self.second is None else (self.text, self.second)
+    def text(self) -> str:
+        """The text; of a pair, the first one."""
+        return self.texts[0]
+
+
+def gather(
+    documents: Iterable[Document], characters: int, most: int = sys.maxsize
+) -> Iterator[list[Document]]:
+    """Yield the documents in lists of about so many characters, and of `most` documents."""
+    found: list[Document] = []
+    size = 0
+    for document in documents:
+        found.append(document)
+        size += sum(map(len, document.texts))
+        if size >= characters or len(found) >= most:
+            yield found
+            found, size = [], 0
+    if found:
+        yield found
 
 
 def check_format(file: TextFile, config: Config) -> None:
@@ -92,8 +108,7 @@ def read(
                 raise
             counts.add_bad(Bad(file.name, bad.line, bad.what))
             continue
-        text, *second = texts
-        if not second and not text.strip():
+        if len(texts) == 1 and not texts[0].strip():
             counts.empty += 1
             continue
         whole = "\n".join(texts).encode()  # a pair is held out by both of its texts
@@ -102,8 +117,8 @@ def read(
             continue
         counts.documents += 1
         counts.characters += sum(map(len, texts))
-        counts.bytes += len(whole) - len(second)
-        yield Document(text, file.name, line, *second)
+        counts.bytes += len(whole) - len(texts) + 1
+        yield Document(tuple(texts), file.name, line)
 
 
 def _blocks(

@@ -20,7 +20,7 @@ import numpy as np
 
 from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data import formats, template
-from nlpkit.data.documents import read_documents
+from nlpkit.data.documents import Document, gather, read_documents
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config, Part
@@ -35,22 +35,13 @@ _PIECE = 1 << 21  # characters of training text that are looked at together
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is lost from the hash
 
 
-@dataclass(frozen=True)
-class Row:
-    """The texts of a row, or of a document, and where it is; `line` counts from 1."""
-
-    texts: tuple[str, ...]
-    file: str
-    line: int
-
-
 class Hashed(NamedTuple):
     """Rows, and each N words in a row of them (W,): their hash, their row, their first word.
 
     `words` counts all words, `with_words` the rows that have any.
     """
 
-    rows: list[Row]
+    rows: list[Document]
     keys: np.ndarray
     of_row: np.ndarray
     begins: np.ndarray
@@ -83,7 +74,7 @@ def split_words(text: str) -> list[str]:
     return text.split()
 
 
-def hash_rows(rows: Iterable[Row], words: int) -> Hashed:
+def hash_rows(rows: Iterable[Document], words: int) -> Hashed:
     """Return the rows, and each `words` in a row of them."""
     rows, hashes = list(rows), array("q")
     texts = [(number, text) for number, row in enumerate(rows) for text in row.texts]
@@ -104,7 +95,7 @@ def hash_rows(rows: Iterable[Row], words: int) -> Hashed:
     return Hashed(rows, keys[begins], rows_of[begins], begins, len(values), with_words)
 
 
-def hash_file(name: str, rows: Iterable[Row], words: int) -> Hashed:
+def hash_file(name: str, rows: Iterable[Document], words: int) -> Hashed:
     """Return the rows of an evaluated file; raise `DataError` if they have no word."""
     found = hash_rows(rows, words)
     if not found.words:
@@ -118,31 +109,18 @@ class Training:
     `places` has the first file and line of each N words in a row that a file has, by their hash.
     """
 
-    def __init__(self, files: Iterable[Hashed], rows: Iterable[Row], words: int):
+    def __init__(self, files: Iterable[Hashed], rows: Iterable[Document], words: int):
         """Look through the training text, once."""
         self.rows = self.words = 0
         self.places: dict[int, tuple[str, int]] = {}
         known = np.unique(np.concatenate([file.keys for file in files]))
-        for piece in (hash_rows(each, words) for each in _split(rows)):
+        for piece in (hash_rows(each, words) for each in gather(rows, _PIECE)):
             self.rows += len(piece.rows)
             self.words += piece.words
             keys, first = np.unique(piece.keys, return_index=True)
             for at in first[np.isin(keys, known, assume_unique=True)]:
                 row = piece.rows[piece.of_row[at]]
                 self.places.setdefault(int(piece.keys[at]), (row.file, row.line))
-
-
-def _split(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield the rows in lists of about `_PIECE` characters."""
-    piece: list[Row] = []
-    characters = 0
-    for row in rows:
-        piece.append(row)
-        characters += sum(map(len, row.texts))
-        if characters >= _PIECE:
-            yield piece
-            piece, characters = [], 0
-    yield piece
 
 
 def count_found(
@@ -171,7 +149,7 @@ def find_files(names: Sequence[str], copies: Path) -> list[tuple[str, Input]]:
     return [(file.name, Input((file,), 1.0)) for each in inputs for file in each.files]
 
 
-def read_file(source: Input, text_key: str | None = None) -> Iterator[Row]:
+def read_file(source: Input, text_key: str | None = None) -> Iterator[Document]:
     """Return the lines of a text file, or of rows all texts, or those in a column."""
     is_text = source.files[0].format in formats.TEXT_FORMATS
     columns = template.columns(text_key) if text_key else ()
@@ -184,22 +162,21 @@ def read_inputs(
     config: Config,
     columns: Sequence[str] | None,
     text_key: str | None = None,
-) -> Iterator[Row]:
+) -> Iterator[Document]:
     """Yield the text that a recipe trains on, of a task all texts of its rows, or of a column.
 
     `columns` are those that the task names; None: running text.
     """
     part: Part = "train" if config.valid_fraction else "all"
     if columns is None:
-        for each in read_documents(inputs, config, Counts(), part=part):
-            yield Row(each.texts, each.file, each.line)
+        yield from read_documents(inputs, config, Counts(), part=part)
         return
     for row in read_rows(inputs, config, columns, Counts(), part):
         try:
             texts = (template.text_at(row.values, text_key),) if text_key else _texts(row.values)
         except RowError as error:
             raise DataError(f"{row.file}:{row.line}: {error.what}") from error
-        yield Row(tuple(dict.fromkeys(texts)), row.file, row.line)
+        yield Document(tuple(dict.fromkeys(texts)), row.file, row.line)
 
 
 def _texts(value: object) -> Iterator[str]:

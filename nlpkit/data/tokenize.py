@@ -22,7 +22,7 @@ from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.tokenizer import Aligned, Tokenizer
 from nlpkit.data import formats
 from nlpkit.data.cache import Callbacks, write_errors
-from nlpkit.data.documents import Document, finish, read
+from nlpkit.data.documents import Document, finish, gather, read
 from nlpkit.data.lines import open_bytes
 from nlpkit.data.settings import Config, Part
 from nlpkit.errors import DataError
@@ -77,7 +77,7 @@ class Job:
         with write_errors(piece.out), ExitStack() as stack:
             outs = [stack.enter_context(open(f"{piece.out}.{kind}", "wb")) for kind in _KINDS]
             try:
-                for batch in _batches(documents):
+                for batch in gather(documents, _BATCH_CHARACTERS, _BATCH_DOCUMENTS):
                     should_stop()
                     arrays = encode(batch, self.encoding, counts, piece.file.format == "sentences")
                     for out, array in zip(outs, arrays, strict=True):
@@ -197,20 +197,6 @@ def _add(file: TextFile, found: Counts, error: RowError | None, counts: Counts) 
         raise DataError(f"{file.name}:{counts.lines + error.line}: {error.what}")
     found.first_bad = [bad._replace(line=bad.line + counts.lines) for bad in found.first_bad]
     counts.add(found)
-
-
-def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
-    """Yield the documents in lists, each long enough for one call of the tokenizer."""
-    batch: list[Document] = []
-    characters = 0
-    for document in documents:
-        batch.append(document)
-        characters += sum(map(len, document.texts))
-        if characters >= _BATCH_CHARACTERS or len(batch) >= _BATCH_DOCUMENTS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 def encode(

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from nlpkit.data import overlap
-from nlpkit.data.overlap import Found, Row, Training
+from nlpkit.data.documents import Document
+from nlpkit.data.overlap import Found, Training
 
 
-def rows_of(texts: Sequence[Sequence[str]], file: str = "f") -> list[Row]:
-    return [Row(tuple(each), file, line) for line, each in enumerate(texts, 1)]
+def rows_of(texts: Sequence[Sequence[str]], file: str = "f") -> list[Document]:
+    return [Document(tuple(each), file, line) for line, each in enumerate(texts, 1)]
 
 
 def windows(text: str, words: int) -> list[tuple[str, ...]]:

@@ -83,7 +83,7 @@ def test_pairs_that_are_too_long_are_dropped_and_counted() -> None:
 def test_pair_with_a_text_of_no_tokens_is_left_out_and_counted() -> None:
     counts = Counts()
     pairs = [("one two", "three"), ("one", "\u200b"), ("\u200b", "three"), ("two", "one")]
-    documents = [Document(source, "f", 1, target) for source, target in pairs]
+    documents = [Document(pair, "f", 1) for pair in pairs]
     encoding = Encoding(tokenizer(), token_flags=("second_side",))
     ids, sizes, flags = encode(documents, encoding, counts)
     whole = [flagged(text).ids.tolist() for text in ("one two", "three", "two", "one")]
