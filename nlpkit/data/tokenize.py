@@ -143,12 +143,6 @@ def _results(
             should_stop()
             yield piece, job.run(piece, should_stop)
         return
-    yield from _run_in_workers(job, pieces, workers, should_stop)
-
-
-def _run_in_workers(
-    job: Job, pieces: Iterator[Piece], workers: int, should_stop: Callable[[], None]
-) -> Iterator[tuple[Piece, Result]]:
     from nlpkit.data._worker_pool import run_in_workers
 
     # Spawned, because this process has threads (torch's, the tokenizer's).
