@@ -15,7 +15,6 @@ a file of its own (`tokenizer.model`).
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
-from typing import Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -59,25 +58,17 @@ class Tokenizer(LibraryTokenizer):
     pad = _PAD
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a directory in any of its layouts, or a file; raise `FileError` if unfit."""
-        place = Path(path)
-        folder = place if place.is_dir() else place.parent
-        settings = named_tokens.read_settings(folder)
+    def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
         if file := pieces.find(place):
-            made = cls(pieces.load(file, settings).to_str(), str(file))
-        elif found := merge_files.find(place, _FILES):
-            file = found[0]
-            made = cls(_load_files(*found, settings), str(file))
-        else:
-            made = super().load(path)
-            file = Path(made._source)
-        otherwise = made.special_id(_END) is None or _ends_otherwise(settings)
-        names = made._named(settings, file) if otherwise else {}
-        made._use(names, named_tokens.find_kept(folder, made._library))
-        made.chat_template = named_tokens.find_template(settings)
-        made._begins = file.suffix == ".model" and settings.get("add_bos_token") is True
-        return made
+            return pieces.load(file, settings), file
+        found = merge_files.find(place, _FILES)
+        return found and (_load_files(*found, settings), found[0])
+
+    def _follow(self, settings: JsonMapping, file: Path) -> None:
+        otherwise = self.special_id(_END) is None or _ends_otherwise(settings)
+        names = self._named(settings, file) if otherwise else {}
+        self._use(names, named_tokens.find_kept(file.parent, self._library))
+        self._begins = file.suffix == ".model" and settings.get("add_bos_token") is True
 
     def _named(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:
         names = named_tokens.find_names(settings, _ROBERTA, self._library, file)

@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -22,6 +21,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.errors import FileError
+from nlpkit.json_types import JsonMapping
 from nlpkit.tokenizers.library import merge_files
 from nlpkit.tokenizers.library.hf import LibraryTokenizer
 from nlpkit.tokenizers.library.text_files import count_characters
@@ -53,10 +53,9 @@ class Tokenizer(LibraryTokenizer):
     unk = _UNK
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a directory in any of the three layouts; raise `FileError` if unfit."""
-        found = merge_files.find(Path(path), _PAIRS)
-        return super().load(path) if found is None else cls(_load_files(*found), str(found[0]))
+    def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
+        found = merge_files.find(place, _PAIRS)
+        return found and (_load_files(*found), found[0])
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config) -> "Tokenizer":

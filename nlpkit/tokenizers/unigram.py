@@ -14,7 +14,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -70,37 +70,24 @@ class Tokenizer(LibraryTokenizer):
     pad = "<pad>"
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a directory's `tokenizer.json` or else its model of SentencePiece, or such a file.
+    def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
+        file = pieces.find(place)
+        return (pieces.load(file, settings), file) if file else None
 
-        Raises:
-            FileError: the files are missing or unfit.
-        """
-        place = Path(path)
-        settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
-        if file := pieces.find(place):
-            made = cls(pieces.load(file, settings).to_str(), str(file))
-        else:
-            made = super().load(path)
-            file = Path(made._source)
-        made._use(made._choose_names(settings, file))
-        made.chat_template = named_tokens.find_template(settings)
-        return made
-
-    def _choose_names(self, settings: JsonMapping, file: Path) -> dict[str, str | None]:
-        """Return the tokens of roles that are not those of the kind; settings name them.
+    def _follow(self, settings: JsonMapping, file: Path) -> None:
+        """Use the tokens of roles that are not those of the kind; settings name them.
 
         In our own files without NAMES, `eos_token` is the end of what an objective generates.
         """
         own = self._tokens
         published = file.suffix == ".model" or self._id(self.eos) is None
         if not published and named_tokens.NAMES not in settings:
-            return {}
+            return
         defaults = dict(own)
         for role, tokens in _PUBLISHED.items():
             defaults[role] = next((t for t in tokens if self._id(t) is not None), own[role])
         names = named_tokens.find_names(settings, defaults, self._library, file)
-        return {role: name for role, name in names.items() if name not in (None, own[role])}
+        self._use({role: name for role, name in names.items() if name not in (None, own[role])})
 
     def _make_encoder(self) -> Library:
         """Return a tokenizer in which control tokens have names that no text has, as with a space.

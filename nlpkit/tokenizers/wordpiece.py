@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
@@ -91,30 +91,22 @@ class Tokenizer(LibraryTokenizer):
         return made
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a directory's `tokenizer.json` or else its `vocab.txt`, or one of these files.
-
-        Raises:
-            FileError: the files are missing or unfit.
-        """
-        file = Path(path)
-        settings = named_tokens.read_settings(file if file.is_dir() else file.parent)
-        if file.is_dir() and not (file / "tokenizer.json").exists():
-            file /= _VOCABULARY
-        if file.suffix != ".txt":
-            made = super().load(path)
-            _check_agreement(made._library.normalizer, settings, file)
-            return made
-        text, file = text_files.read(file, _VOCABULARY)
+    def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
+        if place.is_dir() and not (place / "tokenizer.json").exists():
+            place /= _VOCABULARY
+        if place.suffix != ".txt":
+            return None
+        text, file = text_files.read(place, _VOCABULARY)
         if (other := settings.get("tokenizer_class")) in _OTHERS:
             raise FileError(f"{file}: {other} cuts words in another way; {pieces.REMEDY}")
         vocabulary = _vocabulary(text, str(file))
         normalizer = _read_normalizer(file.parent / "tokenizer_config.json")
         library = _library(vocabulary, normalizer)
         named_tokens.add_tokens(library, settings, file)
-        made = cls(library.to_str(), str(file))
-        made.chat_template = named_tokens.find_template(settings)
-        return made
+        return library.to_str(), file
+
+    def _follow(self, settings: JsonMapping, file: Path) -> None:
+        _check_agreement(self._library.normalizer, settings, file)
 
     def _characters(self, token: str) -> int:
         return len(token.removeprefix("##")) if len(token) > 2 else len(token)
@@ -163,8 +155,7 @@ def _read_normalizer(file: Path) -> normalizers.BertNormalizer:
     settings = read_json(file) if file.is_file() else {}
     for token in _SPECIAL:
         name = f"{token[1:-1].lower()}_token"
-        value = settings.get(name, token)
-        value = value.get("content") if isinstance(value, dict) else value
+        value = named_tokens.written(settings.get(name, token))
         if value not in (token, None):
             raise FileError(f"{file}: {name} is {value!r}; kind wordpiece has {token}")
     found: JsonObject = {

@@ -20,6 +20,7 @@ from tokenizers import Tokenizer as Library
 
 from nlpkit.contracts.tokenizer import Template
 from nlpkit.errors import DataError, FileError
+from nlpkit.json_types import JsonMapping
 from nlpkit.tokenizers.library import named_tokens, text_files
 from nlpkit.tokenizers.library.template import BERT, T5, set_template
 
@@ -123,14 +124,30 @@ class LibraryTokenizer(ABC):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a directory's `tokenizer.json`, or that file itself; raise `FileError` if unfit."""
-        text, file = text_files.read(path, "tokenizer.json")
-        made, settings = cls(text, str(file)), named_tokens.read_settings(file.parent)
-        if named_tokens.add_missing(made._library, settings, file):
-            made = cls(made._library.to_str(), str(file))
-        made.aliases = named_tokens.find_aliases(settings, file)
+        """Read a directory in a layout of the kind, or a file of it; raise `FileError` if unfit."""
+        place = Path(path)
+        settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
+        if found := cls._read_others(place, settings):
+            text, file = found
+            made = cls(text, str(file))
+        else:
+            text, file = text_files.read(place, "tokenizer.json")
+            made = cls(text, str(file))
+            if named_tokens.add_missing(made._library, settings, file):
+                made = cls(made._library.to_str(), str(file))
+            made.aliases = named_tokens.find_aliases(settings, file)
         made.chat_template = named_tokens.find_template(settings)
+        made._follow(settings, file)
         return made
+
+    @classmethod
+    def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
+        """Return what files other than a `tokenizer.json` hold, as one, and the first of them."""
+        return None
+
+    def _follow(self, settings: JsonMapping, file: Path) -> None:
+        """Use the tokens that the settings beside a file name; by default, those of the kind."""
+        self._use({})
 
     def save(self, directory: str | Path) -> None:
         """Write `tokenizer.json` and `tokenizer_config.json`, which `AutoTokenizer` opens."""

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from tokenizers import Tokenizer as Library
 from tokenizers import normalizers
 
 from nlpkit.disk import read_json
@@ -32,8 +31,8 @@ def find(path: Path) -> Path | None:
     return next((path / name for name in FILES if (path / name).is_file()), None)
 
 
-def load(file: Path, settings: JsonMapping) -> Library:
-    """Return the tokenizer of a model and of the settings beside it, by the family they name.
+def load(file: Path, settings: JsonMapping) -> str:
+    """Return the `tokenizer.json` of a model and of settings beside it, by the family they name.
 
     Raises:
         FileError: the model cannot be read, or belongs to a family whose ids are unknown here.
@@ -48,7 +47,7 @@ def load(file: Path, settings: JsonMapping) -> Library:
         before = _cleaning(settings, lowercase=family == "albert")
     library = sentencepiece.to_library(model, before)
     named_tokens.add_tokens(library, settings, file)
-    return library
+    return library.to_str()
 
 
 def name_family(folder: Path, settings: JsonMapping) -> str:
