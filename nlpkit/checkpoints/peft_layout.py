@@ -80,9 +80,7 @@ def merge(
     Raises:
         FileError: something is missing or damaged, or the adapters do not fit the base.
     """
-    form, tensors = families.load_model(family).FORMAT, dict(base[1])
-    names = find_names(form, tensors)
-    drop_copies(form, tensors, names)
+    form, tensors, names = open_base(family, base)
     adapters = read_tensors(directory)
     whole = {name: tensor for name, tensor in adapters.items() if ".lora_" not in name}
     tensors |= {names.get(name, name): tensor for name, tensor in whole.items()}
@@ -107,22 +105,23 @@ def merge(
     return hf_layout.replace_settings((base[0], tensors), directory)
 
 
-def find_names(form: HfFormat, tensors: Iterable[str]) -> dict[str, str]:
-    """Return the names of a base's tensors in memory with those on disk.
+def open_base(
+    family: str, base: hf_layout.Content
+) -> tuple[HfFormat, dict[str, Tensor], dict[str, str]]:
+    """Return the format of a base, its tensors, and their names in memory with those on disk.
 
-    A base without a head may lack the prefix of the body.
+    Copies of a table, which may change, are left out: what is missing is read from the table.
     """
+    form, tensors = families.load_model(family).FORMAT, dict(base[1])
+    # A base without a head may lack the prefix of the body.
     names = {lora.in_memory(form, form.body + name): name for name in tensors}
-    return names | {lora.in_memory(form, current_name(form, name)): name for name in tensors}
-
-
-def drop_copies(form: HfFormat, tensors: dict[str, Tensor], names: Mapping[str, str]) -> None:
-    """Remove the copies of a table that may change: what is missing is read from the table."""
+    names |= {lora.in_memory(form, current_name(form, name)): name for name in tensors}
     for copy, ours in form.copies.items():
         table = tensors.get(names.get(hf_format.names_of(form, ours)[0].theirs, ""))
         output = tensors.get(copy)
         if output is not None and table is not None and output.equal(table[: len(output)]):
             del tensors[copy]
+    return form, tensors, names
 
 
 def read_tensors(directory: Path, prefix: str = PREFIX) -> dict[str, Tensor]:

@@ -13,15 +13,13 @@ from torch import Tensor
 from nlpkit.checkpoints import hf_layout
 from nlpkit.checkpoints.peft_layout import (
     WEIGHTS,
-    drop_copies,
-    find_names,
     is_own,
+    open_base,
     read_saved,
     read_tensors,
 )
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping
-from nlpkit.models import families
 from nlpkit.models.soft_prompt import NAME
 
 KIND = "PROMPT_TUNING"
@@ -62,9 +60,7 @@ def merge(
     directory: Path, adapter: JsonMapping, family: str, base: hf_layout.Content
 ) -> hf_layout.Content:
     """Return the content of a base with the output layer and the tables of a soft prompt."""
-    form, tensors = families.load_model(family).FORMAT, dict(base[1])
-    names = find_names(form, tensors)
-    drop_copies(form, tensors, names)
+    _, tensors, names = open_base(family, base)
     tensors |= {names.get(name, name): each for name, each in _read_others(directory).items()}
     own = is_own(adapter) and (directory / "config.json").is_file()
     return hf_layout.replace_settings((base[0], tensors), directory) if own else (base[0], tensors)
