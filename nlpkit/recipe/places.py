@@ -65,7 +65,6 @@ class Place:
     key: tuple[int, int] = (1, 1)
     value: tuple[int, int] = (1, 1)
     text: str | None = None
-    quoted: bool = False
     decides: str = ""
 
     def where(self, mark: tuple[int, int]) -> str:

@@ -116,12 +116,12 @@ def _convert(node: yaml.Node, path: Path, key: tuple[int, int], document: Docume
     place = Place(whole.source, whole.order, key, mark)
     document.places[path] = place
     if isinstance(node, yaml.ScalarNode):
-        quoted, node.value = node.style is not None, _PAIR.sub(_join, node.value)
-        document.places[path] = replace(place, text=node.value, quoted=quoted)
+        node.value = _PAIR.sub(_join, node.value)
+        document.places[path] = replace(place, text=node.value)
         if "\0" in node.value:
             what = "contains a NUL character, which no setting can have"
             document.problems.append(Problem.at(place, path, what))
-        return node.value if quoted else parse_scalar(node.value)
+        return parse_scalar(node.value) if node.style is None else node.value
     if isinstance(node, yaml.SequenceNode):
         items = enumerate(node.value)
         return [_convert(item, (*path, i), _get_mark(item), document) for i, item in items]
