@@ -51,8 +51,12 @@ def list_settings(
 
 def _list_fields(config: type[FrozenConfig], value: JsonObject) -> dict[str, FieldInfo]:
     if not issubclass(config, Part):
-        fields = config.model_fields.items()
-        return {each.alias or name: each for name, each in fields if not _is_internal(each)}
+        return {
+            field.alias or name: field
+            for name, field in config.model_fields.items()
+            # Such as `phases` of `train`, which is no setting of a recipe.
+            if not any(type(each) is SkipJsonSchema for each in field.metadata)
+        }
     chosen = config.config_of(value)
     own = config.own()
     key = copy(own[config.KEY])
@@ -60,11 +64,6 @@ def _list_fields(config: type[FrozenConfig], value: JsonObject) -> dict[str, Fie
     own[config.KEY] = key
     settings = chosen.model_fields if chosen else {}
     return own | {name: field for name, field in settings.items() if not field.exclude}
-
-
-def _is_internal(field: FieldInfo) -> bool:
-    """Return whether it is no setting of a recipe, such as `phases` of `train`."""
-    return any(type(each) is SkipJsonSchema for each in field.metadata)
 
 
 def find_origins(recipe: Recipe, document: Document) -> dict[str, str]:
@@ -105,7 +104,8 @@ def find_changes(old: JsonMapping, new: JsonMapping) -> list[str]:
         for data in (old, new)
         for path, fields in list_settings(data).items()
         for name, field in fields.items()
-        if _is_free(field)
+        # What cannot change what is computed.
+        if isinstance(extra := field.json_schema_extra, dict) and extra.get("free") is True
     }
     values = [{path: json.dumps(value) for path, value in flatten(data)} for data in (old, new)]
     differing = [
@@ -117,9 +117,3 @@ def find_changes(old: JsonMapping, new: JsonMapping) -> list[str]:
         if not any(path[:length] in free for length in range(1, len(path) + 1))
         and not any(path[:length] in differing for length in range(1, len(path)))  # one change
     ]
-
-
-def _is_free(field: FieldInfo) -> bool:
-    """Return whether a setting cannot change what is computed (`{"free": True}` in its schema)."""
-    extra = field.json_schema_extra
-    return isinstance(extra, dict) and extra.get("free") is True
