@@ -163,7 +163,15 @@ def fill(
     """
 
     def replaced(match: re.Match[str]) -> str:
-        return match[0][0] if match[1] is None else _text_of_field(values, match[1], write)
+        if match[1] is None:  # a brace, written twice
+            return match[0][0]
+        name, colon, separator = match[1].partition(":")
+        if match[1] in values:  # a column may have a colon
+            name, colon = match[1], ""
+        value = value_at(values, name)
+        if isinstance(value, list) and colon:
+            return separator.join(write(entry, f"{name}.{n}") for n, entry in enumerate(value))
+        return write(value, name)
 
     text = _FIELD.sub(replaced, template)
     check_characters(text, repr(template))
@@ -178,13 +186,3 @@ def text_at(values: JsonMapping, key: str) -> str:
     if not isinstance(value, str):
         raise RowError(f'"{key}" is {kind_of(value)}, not a string')
     return value
-
-
-def _text_of_field(values: JsonMapping, field: str, write: Callable[[object, str], str]) -> str:
-    name, colon, separator = field.partition(":")
-    if field in values:  # a column may have a colon
-        name, colon = field, ""
-    value = value_at(values, name)
-    if isinstance(value, list) and colon:
-        return separator.join(write(entry, f"{name}.{n}") for n, entry in enumerate(value))
-    return write(value, name)
