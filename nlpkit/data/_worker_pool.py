@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from multiprocessing.context import BaseContext
 from typing import Any, TypeVar
@@ -80,10 +80,8 @@ def run_in_workers(
 def _wait_for(future: Future[Result], should_stop: Callable[[], None]) -> Result:
     while True:
         should_stop()
-        try:
+        with suppress(TimeoutError):
             return future.result(_POLL_SECONDS)
-        except TimeoutError:
-            continue
 
 
 @contextmanager

@@ -32,7 +32,7 @@ class Average:
         if share is None:
             return
         if not self.mean:
-            self.mean = [each.detach().clone() for each in self.parameters]
+            self.restore()
         else:
             torch._foreach_lerp_(self.mean, [each.detach() for each in self.parameters], share)
 
