@@ -36,6 +36,11 @@ _SPECIAL = (*_ROBERTA.values(), "<mask>")
 # The files of vocabulary and merges, of transformers and of OpenAI.
 _FILES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 _OTHERS = ("qwen2", "qwen3", "gptneox")  # they cut texts into other words first
+# Symbol → byte of GPT-2: printable characters, and U+0100 and up for other bytes.
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_REST = [byte for byte in range(0x100) if byte not in _PRINTABLE]
+_BYTE_OF = {chr(byte): byte for byte in _PRINTABLE}
+_BYTE_OF |= {chr(0x100 + index): byte for index, byte in enumerate(_REST)}
 
 
 class Config(FrozenConfig):
@@ -154,15 +159,3 @@ def _load_files(vocab: Path, merges: Path, settings: JsonMapping) -> str:
     library.add_special_tokens([token for token in special if token in ids])
     named_tokens.add_tokens(library, settings, vocab)
     return library.to_str()
-
-
-def _byte_symbols() -> dict[str, int]:
-    """Return symbol → byte of GPT-2: printable characters, and U+0100 and up for other bytes."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = [byte for byte in range(0x100) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {
-        chr(0x100 + index): byte for index, byte in enumerate(others)
-    }
-
-
-_BYTE_OF = _byte_symbols()

@@ -18,11 +18,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field
 from tokenizers import Tokenizer as Library
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from nlpkit.config import FrozenConfig, VocabSize
 from nlpkit.json_types import JsonMapping
-from nlpkit.tokenizers.library import named_tokens, pieces
+from nlpkit.tokenizers.library import named_tokens, pieces, sentencepiece
 from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 from nlpkit.tokenizers.library.template import T5, set_template
 from nlpkit.tokenizers.library.text_files import count_characters
@@ -118,14 +118,7 @@ class Tokenizer(LibraryTokenizer):
         if normalizer is not None:
             library.normalizer = normalizer
         library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-        library.decoder = decoders.Sequence(
-            [
-                decoders.Replace("▁", " "),
-                decoders.ByteFallback(),
-                decoders.Fuse(),
-                decoders.Strip(" ", 1, 0),
-            ]
-        )
+        library.decoder = sentencepiece.make_decoder(has_prefix=True)
         library.add_special_tokens(_SPECIAL)
         set_template(library, T5)
         made = cls(library.to_str())

@@ -124,7 +124,7 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
     raise ValueError("a number of more than 64 bits")
 
 
-def to_library(model: Model, before: Sequence[normalizers.Normalizer] = ()) -> Library:
+def to_library(model: Model, before: Sequence[normalizers.Normalizer]) -> Library:
     """Return a tokenizer of the library with the same ids.
 
     Args:
@@ -139,14 +139,18 @@ def to_library(model: Model, before: Sequence[normalizers.Normalizer] = ()) -> L
         steps += [normalizers.Replace(Regex(" {2,}"), " ")]
     steps += [normalizers.Prepend(SPACE)] if model.add_prefix else []
     library.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
-    joined = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    joined += [decoders.Strip(" ", 1, 0)] if model.add_prefix else []
-    library.decoder = decoders.Sequence(joined)
+    library.decoder = make_decoder(model.add_prefix)
     special = [p.text for p in model.pieces if p.type in (CONTROL, UNKNOWN)]
     library.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     if model.algorithm == UNIGRAM and not any(SPACE in p.text[1:] for p in model.pieces):
         library.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never")
     return library
+
+
+def make_decoder(has_prefix: bool) -> decoders.Decoder:
+    """Return what makes a text of pieces; with a prefix, a text has a space in front of it."""
+    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    return decoders.Sequence([*steps, decoders.Strip(" ", 1, 0)] if has_prefix else steps)
 
 
 def _unigram(model: Model) -> models.Unigram:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from nlpkit.disk import name_path_in_errors
 from nlpkit.errors import DataError, FileError
 
 
@@ -45,12 +46,10 @@ def read(path: str | Path, name: str) -> tuple[str, Path]:
 def write(directory: str | Path, files: dict[str, str]) -> None:
     """Write the texts to files in `directory`, which is created if needed; raise `FileError`."""
     folder = Path(directory)
-    try:
+    with name_path_in_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise FileError(f"{folder}: cannot be written: {error.strerror}") from error
 
 
 def count_characters(words: Counter[str]) -> Counter[str]:
