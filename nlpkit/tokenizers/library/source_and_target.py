@@ -7,7 +7,7 @@ Where one tokenizer is asked for, it is the tokenizer of the targets, which the 
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import cast
 
 from nlpkit.contracts.tokenizer import Extendable, Tokenizer
 from nlpkit.errors import FileError
@@ -19,8 +19,6 @@ FOLDERS = ("source_tokenizer", "target_tokenizer")
 class SourceAndTarget:
     """The tokenizer of the targets, with that of the sources in `source`."""
 
-    files: ClassVar[tuple[str, ...]] = FOLDERS
-
     def __init__(self, source: Tokenizer, target: Tokenizer):
         self.source, self.target = source, target
         self.bos_id, self.eos_id, self.unk_id = target.bos_id, target.eos_id, target.unk_id
@@ -31,7 +29,6 @@ class SourceAndTarget:
         self.encode, self.encode_batch = target.encode, target.encode_batch
         self.decode, self.token = target.decode, target.token
         self.token_characters, self.keeps_text = target.token_characters, target.keeps_text
-        self.training_note = ""  # each of the two has said its own
 
     def save(self, directory: str | Path) -> None:
         """Write the files of both, each in its folder."""
@@ -64,7 +61,7 @@ class SourceAndTarget:
 
 
 def join_sides(source: Tokenizer, target: Tokenizer) -> Tokenizer:
-    """Return both as one; it lacks `train` and `load` alone, which its parts have."""
+    """Return both as one; it lacks only what its parts are made by: `train`, `load`, `files`."""
     return cast(Tokenizer, SourceAndTarget(source, target))
 
 
