@@ -90,14 +90,13 @@ def prune(run: Path, keep: int) -> None:
     for checkpoint in list_checkpoints(run)[keep:]:
         if checkpoint.path.name in linked:
             continue
-        if checkpoint.path.is_symlink():  # the user moved the checkpoint: only the link is removed
-            with name_path_in_errors(checkpoint.path):
+        removed = checkpoint.path.with_name(f".{checkpoint.path.name}")
+        with name_path_in_errors(checkpoint.path):
+            if checkpoint.path.is_symlink():  # the user moved the checkpoint: the link alone goes
                 checkpoint.path.unlink()
-        else:
-            removed = checkpoint.path.with_name(f".{checkpoint.path.name}")
-            with name_path_in_errors(checkpoint.path):
+            else:
                 checkpoint.path.rename(removed)
-            shutil.rmtree(removed, ignore_errors=True)
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def remove_drafts(run: Path) -> None:

@@ -76,7 +76,7 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     # Control-C goes to all processes of the group: forked workers must not report it again.
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
     thread = threading.Thread(target=_listen, args=(flag, wakeup_read, exit_now), daemon=True)
     wakeup = signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # the run outlives its terminal
@@ -96,10 +96,6 @@ def catch_signals(exit_now: ExitNow, max_seconds: float | None = None) -> Iterat
         thread.join()
         os.close(wakeup_write)
         os.close(wakeup_read)
-
-
-def _forget() -> None:
-    signal.set_wakeup_fd(-1)
 
 
 def _listen(flag: StopFlag, wakeup_read: int, exit_now: ExitNow) -> None:
