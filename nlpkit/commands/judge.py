@@ -77,7 +77,7 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
 
         def done(count: int) -> None:
             stop.check()
-            log.scoring(count, len(texts), "sentences")
+            log.info_rarely(f"scored {count:,} of {len(texts):,} sentences")
 
         encoded = pairs.encode(texts, likelihood, log.warn)
         scores = pairs.Scores(encoded, likelihood.compute_log_probs(encoded, done))

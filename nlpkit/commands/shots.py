@@ -89,7 +89,7 @@ def _score(
 
         def progress(done: int, total: int) -> None:
             stop.check()
-            log.scoring(done, total, "rows")
+            log.info_rarely(f"scored {done:,} of {total:,} rows")
 
         for seed in range(rows.seed, rows.seed + asked.seeds):
             shots.cut.clear()

@@ -146,10 +146,6 @@ class Log:
         """Show how many texts a tokenizer is trained on so far, if it takes long."""
         self.info_rarely(f"tokenizer: {texts:,} texts read")
 
-    def scoring(self, done: int, total: int, what: str) -> None:
-        """Show how many of `what` are done, if it takes long."""
-        self.info_rarely(f"scored {done:,} of {total:,} {what}")
-
     def info_rarely(self, text: str) -> None:
         """Print a line when `LINE_SECONDS` are over since the first call, or since the last one."""
         now = time.monotonic()
