@@ -7,7 +7,6 @@ Nothing is dropped without being counted in `Counts`.
 """
 
 import hashlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -39,9 +38,7 @@ class Document:
         return self.texts[0]
 
 
-def gather(
-    documents: Iterable[Document], characters: int, most: int = sys.maxsize
-) -> Iterator[list[Document]]:
+def gather(documents: Iterable[Document], characters: int, most: int) -> Iterator[list[Document]]:
     """Yield the documents in lists of about so many characters, and of `most` documents."""
     found: list[Document] = []
     size = 0

@@ -31,7 +31,7 @@ _PUNCTUATION = re.compile(r"[^\w\s]|_")
 _WITHOUT_SPACES = re.compile(
     "[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
-_PIECE = 1 << 21  # characters of training text that are looked at together
+_PIECE = 1 << 21  # characters, and rows, of training text that are looked at together
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is lost from the hash
 
 
@@ -114,7 +114,7 @@ class Training:
         self.rows = self.words = 0
         self.places: dict[int, tuple[str, int]] = {}
         known = np.unique(np.concatenate([file.keys for file in files]))
-        for piece in (hash_rows(each, words) for each in gather(rows, _PIECE)):
+        for piece in (hash_rows(each, words) for each in gather(rows, _PIECE, _PIECE)):
             self.rows += len(piece.rows)
             self.words += piece.words
             keys, first = np.unique(piece.keys, return_index=True)
