@@ -9,6 +9,20 @@ from typing import Any, Protocol
 from nlpkit.config import FrozenConfig
 
 
+class RunLength(Protocol):
+    """What a schedule reads of `train.schedule.ResolvedTraining`, beside its own settings."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def warmup_steps(self) -> int: ...
+    @property
+    def decay_steps(self) -> int: ...
+
+    def decay_progress(self, step: float) -> float:
+        """Return the share of the steps after the warm-up that are done; 1 after the last one."""
+
+
 class SchedulePart(Protocol):
     """The shape of the learning rate in the course of a run, and the size of each step."""
 
@@ -23,7 +37,7 @@ class SchedulePart(Protocol):
     batches: Callable[[int, Any, int], int] | None = None
 
     @abstractmethod
-    def factor(self, step: float, config: Any, settings: Any) -> float:
+    def factor(self, step: float, config: Any, settings: RunLength) -> float:
         """Return the rate of step 1, 2, … `settings.steps` as a share of the peak, from 0 to 1.
 
         The warm-up limits it (`train.schedule.lr_factor`). With a budget of time, steps are parts

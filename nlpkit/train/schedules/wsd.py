@@ -4,19 +4,13 @@ Warm-up, stable, decay (Hu et al. 2024, MiniCPM, sec. 4); linear as in Hägele e
 reaches `min_lr_ratio` one step after the last step.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
 from nlpkit.config import NoSettings as Config
-
-if TYPE_CHECKING:
-    from nlpkit.train.schedule import ResolvedTraining
+from nlpkit.contracts.schedule import RunLength
 
 READS = ("min_lr_ratio", "decay_ratio")
 
 
-def factor(step: float, config: Config, settings: ResolvedTraining) -> float:
+def factor(step: float, config: Config, settings: RunLength) -> float:
     """Return what is left of the decay."""
     stable = settings.steps - settings.decay_steps
     return 1 - max(0, step - stable) / (settings.decay_steps + 1)
