@@ -20,10 +20,8 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
         DataError: the files have different numbers of lines.
     """
     assert file.second is not None
-    count = 0
     read = [0, 0]  # lines of each file
-    for source, target in zip_longest(lines(file), lines(file.second)):
-        count += 1
+    for count, (source, target) in enumerate(zip_longest(lines(file), lines(file.second)), 1):
         read[0] += source is not None
         read[1] += target is not None
         if source is None or target is None:
