@@ -15,6 +15,8 @@ from torch import nn
 from nlpkit.contracts.batch import Loss
 from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.contracts.tokenizer import Tokenizer
+from nlpkit.data.corpus import Corpus
+from nlpkit.data.items import TaskDataset
 from nlpkit.data.loader import Examples, held_out_batches
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.train.losses import LossSums, reduced
@@ -38,8 +40,6 @@ class HeldOut:
         self.bins, self.batch = held_out_batches(examples, budget)
         self.characters = np.zeros(0) if tokenizer is None else tokenizer.token_characters()
         if tokenizer is not None and not tokenizer.keeps_text:
-            from nlpkit.data.lost_characters import share_out
-
             self.characters = share_out(self.characters, examples.corpus, tokenizer.unk_id)
         # (prediction, label) of the last evaluation, in the order of `bins`.
         self.predictions: list[Answer] = []
@@ -114,6 +114,23 @@ class HeldOut:
         if len(targets) != sum(term.num_targets for term in loss.terms.values() if term.is_text):
             return math.nan
         return float(self.characters[targets].sum())
+
+
+def share_out(held: np.ndarray, corpus: Corpus | TaskDataset, unknown: int | None) -> np.ndarray:
+    """Return the characters (V,) of tokens that hold `held` (V,): together those of the corpus.
+
+    What they lose, such as spaces, is shared out among them by what they hold: by that alone,
+    WordPiece has 23 % more bits per character. The token `unknown`, of which nobody knows what it
+    holds, has the mean of all; where it was left out of the text, it was a character. Rows of a
+    task are no running text: they have `held`.
+    """
+    if not isinstance(corpus, Corpus):
+        return held
+    times = corpus.histogram()
+    kept = 0 if unknown is None else int(times[unknown : unknown + 1].sum())
+    total = int(times @ held[: len(times)]) - kept  # an unknown token counts as one character
+    text = corpus.counts.characters - (corpus.counts.unknown - kept)
+    return held * (text * (1 - kept / corpus.tokens) / total) if total > 0 else held
 
 
 def _figures(sums: LossSums, characters: float | None) -> JsonObject:

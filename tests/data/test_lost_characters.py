@@ -9,9 +9,9 @@ from nlpkit import registry
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.files import find_inputs
-from nlpkit.data.lost_characters import share_out
 from nlpkit.data.settings import Config
 from nlpkit.data.store import Encoding, build_corpus
+from nlpkit.train.held_out import share_out
 
 LINES = ["The cat, it's on the desk.", "no dog  is here.", "Café: a desk and a cat", "the the the"]
 
