@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from nlpkit.checkpoints import tokenizer_files
-from nlpkit.checkpoints.hf_layout import NOTES, WEIGHTS, Content, Folders
+from nlpkit.checkpoints.hf_layout import INDEX, NOTES, WEIGHTS, Content, Folders
 from nlpkit.checkpoints.hf_model import OWN_TYPE
 from nlpkit.contracts.abilities import Generative
 from nlpkit.contracts.format import FOLDERS, HfFormat
@@ -143,10 +143,22 @@ def write(
     write_settings(directory, settings)
     if max_shard is None:
         save_tensors(directory / WEIGHTS, tensors, {"format": "pt"})
-        return
-    from nlpkit.checkpoints import split_weights
+    else:
+        _write_shards(directory, tensors, max_shard)
 
-    split_weights.write(directory, tensors, max_shard)
+
+def _write_shards(directory: Path, tensors: Mapping[str, Tensor], limit: int) -> None:
+    """Write files of at most `limit` bytes; what fits into one has no index."""
+    from huggingface_hub import split_torch_state_dict_into_shards
+
+    shards = split_torch_state_dict_into_shards(dict(tensors), max_shard_size=limit)
+    for name, keys in shards.filename_to_tensors.items():
+        save_tensors(directory / name, {key: tensors[key] for key in keys}, {"format": "pt"})
+    if shards.is_sharded:
+        parameters = sum(tensor.numel() for tensor in tensors.values())
+        metadata = {"total_parameters": parameters, **shards.metadata}
+        index = {"metadata": metadata, "weight_map": shards.tensor_to_filename}
+        _write_json(directory / INDEX, index, is_sorted=True)
 
 
 def save_tensors(
@@ -175,8 +187,8 @@ def write_notes(directory: Path, notes: JsonMapping) -> None:
     _write_json(directory / NOTES, notes, indent=1)
 
 
-def _write_json(path: Path, content: JsonMapping, indent: int = 2) -> None:
-    text = json.dumps(content, indent=indent, ensure_ascii=False)
+def _write_json(path: Path, content: JsonMapping, indent: int = 2, is_sorted: bool = False) -> None:
+    text = json.dumps(content, indent=indent, sort_keys=is_sorted, ensure_ascii=False)
     path.write_text(text + "\n", encoding="utf-8")
 
 
