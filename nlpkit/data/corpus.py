@@ -90,15 +90,14 @@ class Corpus:
         self.counts = Counts()  # what was read and left out
         for store in self.stores:
             self.counts.add(store.counts)
-        self._starts: list[int] = self.starts.tolist()
 
     def __len__(self) -> int:
-        return self._starts[-1]
+        return int(self.starts[-1])
 
     def _find(self, index: int) -> tuple[TokenStore, int]:
         """Return the store that has document `index`, and its number there."""
-        source = bisect.bisect_right(self._starts, index) - 1
-        return self.stores[source], index - self._starts[source]
+        source = bisect.bisect_right(self.starts, index) - 1
+        return self.stores[source], index - int(self.starts[source])
 
     def document(self, index: int) -> np.ndarray:
         """Return the ids of a document, (T,), a read-only view of its file."""

@@ -274,8 +274,7 @@ def steps(stream: Stream, count: int, workers: int) -> Iterator[Step]:
         ahead=workers,
     )
     with closing(prepared):
-        for _, step in prepared:
-            yield step
+        yield from (step for _, step in prepared)
 
 
 def held_out_batches(examples: Examples, budget: int) -> tuple[Bins, Callable[[int], Batch]]:

@@ -116,8 +116,7 @@ def configure_allocator() -> None:
     glibc keeps freed pages: returning them costs 18 % of a step in page faults. Products in bf16
     use two caches of compiled kernels, one in oneDNN and one in torch, each with 1024 entries by
     default. Nearly every packed batch has new shapes, and a kernel for each shape would fragment
-    the heap. With small caches the shipped CPM-Ant recipe needs 1.2 GiB in 160 steps; if only the
-    first cache is small, it needs 2.1 GiB.
+    the heap.
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
