@@ -179,9 +179,9 @@ def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
 
         spinning.start(log.info)
     if {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & os.environ.keys():
-        from nlpkit.train import launched
+        from nlpkit.train import processes
 
-        launched.form_group(on_cpu, log)
+        processes.form_group(on_cpu, log)
     # On a CPU, several processes form a group only with `cpu=True`.
     if not PartialState(cpu=on_cpu).is_main_process:
         log.verbosity = -1  # only rank 0 logs

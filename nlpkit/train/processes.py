@@ -1,20 +1,71 @@
-"""Wraps a model for several processes: DistributedDataParallel, or FSDP.
+"""Several processes: forms their group, wraps a model for them: DistributedDataParallel, or FSDP.
 
 With FSDP each process has a shard of every parameter; the weights of one layer at a time are whole.
 """
 
+import os
 from collections.abc import Callable
+from threading import Timer
 
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, PartialState
 from torch import nn
 from torch.optim import Optimizer
 
 from nlpkit.contracts.batch import Batch
+from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
+from nlpkit.train.log import Log
 from nlpkit.train.machine import FSDP, is_asked, layers, to_device
 
 # What `accelerate launch --use_fsdp` sets beside FSDP; `torchrun` and others may set it, too.
 _OFFLOAD, _RESHARD = "FSDP_OFFLOAD_PARAMS", "FSDP_RESHARD_AFTER_FORWARD"
+# What torchrun and others put into the environment of each process.
+_NEEDED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+_PATIENCE = 5.0  # seconds until it is said that others are waited for
+_REMEDY = "start the run with torchrun, or unset them for a run of one process"
+
+
+def form_group(on_cpu: bool, log: Log) -> None:
+    """Wait for the other processes that a launcher started, which numbers them in the environment.
+
+    Without all of it, torch and accelerate end in errors of their own, or wait for half an hour
+    without a word.
+
+    Raises:
+        UsageError: the environment is not that of a launcher, or the processes form no group.
+    """
+    found = {name: os.environ[name] for name in _NEEDED if os.environ.get(name)}
+    size, rank = int(found.get("WORLD_SIZE", "1")), int(found.get("RANK", "0"))
+    given = " ".join(f"{name}={value}" for name, value in found.items())
+    # On a CPU accelerate does without LOCAL_RANK.
+    lacking = [n for n in _NEEDED if n not in found and (n != "LOCAL_RANK" or not on_cpu)]
+    if rank >= size:
+        raise _error(f"{given}: RANK counts from 0 to WORLD_SIZE - 1")
+    if lacking and (size > 1 or "LOCAL_RANK" in found):
+        raise _error(f"{given}, but no {', '.join(lacking)}")
+    where = f"{found.get('MASTER_ADDR')}:{found.get('MASTER_PORT')}"
+    waiting = f"process {rank} of {size} waits for the others at {where}; were all of them started?"
+    timer = Timer(_PATIENCE, log.info, [waiting])
+    timer.daemon = True
+    timer.start()
+    try:
+        formed = PartialState(cpu=on_cpu).num_processes
+    except (ValueError, RuntimeError) as error:  # of accelerate, of torch
+        what = str(error).partition("\n")[0]
+        raise _error(f"{given}: the processes form no group: {what}") from error
+    finally:
+        timer.cancel()
+    if size != formed:
+        raise UsageError(
+            f"{size} processes were launched, but {formed} form a group; "
+            "check the launcher's options and --device"
+        )
+
+
+def _error(what: str) -> UsageError:
+    # Another process may not be there to say it: that of rank 0 alone prints such an error.
+    os.environ.pop("RANK", None)
+    return UsageError(f"environment: {what}; {_REMEDY}")
 
 
 def is_sharded(number: int) -> bool:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from nlpkit.errors import UsageError
-from nlpkit.train import launched
+from nlpkit.train import processes
 from nlpkit.train.log import NORMAL, Log
 from tests import _tiny
 from tests._processes import Process, wait_until
@@ -40,7 +40,7 @@ def test_half_of_the_environment_of_a_launcher_is_one_error(
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError) as error:
-        launched.form_group(False, Log(NORMAL))
+        processes.form_group(False, Log(NORMAL))
     assert what in str(error.value)
     assert "; start the run with torchrun, or unset them" in str(error.value)
 
@@ -55,10 +55,10 @@ def test_group_that_does_not_form_is_one_error_and_waiting_is_said(
         time.sleep(0.2)
         raise RuntimeError("The server socket has failed to listen\nframe #0: c10")
 
-    monkeypatch.setattr(launched, "_PATIENCE", 0.01)
-    monkeypatch.setattr(launched, "PartialState", wait)
+    monkeypatch.setattr(processes, "_PATIENCE", 0.01)
+    monkeypatch.setattr(processes, "PartialState", wait)
     with pytest.raises(UsageError, match="form no group: The server socket has failed to listen;"):
-        launched.form_group(True, Log(NORMAL))
+        processes.form_group(True, Log(NORMAL))
     assert "process 0 of 2 waits for the others at 127.0.0.1:1; were all of them started?" in (
         capsys.readouterr().err
     )
