@@ -73,17 +73,12 @@ def _rows(
             except RowError as error:
                 yield getattr(entry, "line", line), error
         elif number or history is None:
-            row = _row(entry, step, around, line)
+            own = name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
+            row = ObjectWithLine({**around, **own})
+            row.line = getattr(entry, "line", line)
             if history is not None:
                 row[BEFORE] = entries[max(number - history, 0) : number]
             yield row.line, row
-
-
-def _row(entry: object, step: str, around: JsonMapping, line: int) -> ObjectWithLine:
-    own = name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
-    row = ObjectWithLine({**around, **own})
-    row.line = getattr(entry, "line", line)
-    return row
 
 
 def name_values(value: object) -> JsonObject:

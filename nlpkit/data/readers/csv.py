@@ -52,15 +52,6 @@ def name_cells(
             yield line, dict(zip(names, cells, strict=True))
 
 
-def decode_lines(file: TextFile) -> Iterator[str]:
-    """Yield the lines of a file as text; raise `DataError` for one that is not UTF-8."""
-    for number, raw in enumerate(lines(file), 1):
-        try:
-            yield decode(raw)
-        except RowError as error:
-            raise DataError(f"{file.name}:{number}: {error.what}") from error
-
-
 def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
     csv.field_size_limit(sys.maxsize)  # by default, a cell of 131,072 characters is an error
     wrong: list[tuple[int, RowError]] = []  # lines of the next row that are not UTF-8

@@ -13,8 +13,8 @@ from json import decoder, scanner
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
+from nlpkit.data.lines import decode, lines
 from nlpkit.data.nested import ObjectWithLine, name_values
-from nlpkit.data.readers.csv import decode_lines
 from nlpkit.data.readers.jsonl import describe, refuse_twins
 from nlpkit.errors import DataError
 
@@ -42,7 +42,12 @@ def _first_line(value: object) -> int:
 
 def read(file: TextFile, counts: Counts) -> object:
     """Return the value of a JSON file, whose objects are `ObjectWithLine`; raise `DataError`."""
-    texts = [*decode_lines(file)]
+    texts = []
+    for number, raw in enumerate(lines(file), 1):
+        try:
+            texts.append(decode(raw))
+        except RowError as error:
+            raise DataError(f"{file.name}:{number}: {error.what}") from error
     counts.lines += len(texts)
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
 
