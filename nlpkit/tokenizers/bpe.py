@@ -70,7 +70,11 @@ class Tokenizer(LibraryTokenizer):
         return found and (_load_files(*found, settings), found[0])
 
     def _follow(self, settings: JsonMapping, file: Path) -> None:
-        otherwise = self.special_id(_END) is None or _ends_otherwise(settings)
+        # A text may end with another token, as of Qwen. Our own files say it in NAMES: `eos_token`
+        # alone is the end of what an objective generates there.
+        end = named_tokens.written(settings.get("eos_token", _END))
+        published = settings.get("tokenizer_class", _FAST) != _FAST and end not in (None, _END)
+        otherwise = published or named_tokens.NAMES in settings or self.special_id(_END) is None
         names = self._named(settings, file) if otherwise else {}
         self._use(names, named_tokens.find_kept(file.parent, self._library))
         self._begins = file.suffix == ".model" and settings.get("add_bos_token") is True
@@ -123,16 +127,6 @@ class Tokenizer(LibraryTokenizer):
         # A character is counted at its first byte; in UTF-8 these are all bytes but 10xxxxxx. A
         # symbol without a byte (in a token that was added later) is a character.
         return sum(_BYTE_OF.get(symbol, 0) & 0xC0 != 0x80 for symbol in token)
-
-
-def _ends_otherwise(settings: JsonMapping) -> bool:
-    """Return whether a text ends with another token, as of Qwen; our own files say it in NAMES.
-
-    There `eos_token` alone is the end of what an objective generates.
-    """
-    published = settings.get("tokenizer_class", _FAST) != _FAST
-    end = named_tokens.written(settings.get("eos_token"))
-    return named_tokens.NAMES in settings or (published and end not in (None, _END))
 
 
 def _byte_level(model: models.BPE, add_prefix: bool = False) -> Library:

@@ -72,8 +72,7 @@ def of_sources(tokenizer: Tokenizer) -> Tokenizer:
 
 def check_sources(directory: Path, wanted: int | None, tokenizer: Tokenizer | None) -> None:
     """Raise `FileError` unless the tokenizer has so many tokens for sources alone, or None."""
-    two = isinstance(tokenizer, SourceAndTarget)
-    found = of_sources(tokenizer).vocab_size if two and tokenizer is not None else None
+    found = tokenizer.source.vocab_size if isinstance(tokenizer, SourceAndTarget) else None
     if found != wanted:
         raise FileError(
             f"{directory}: the model has {_describe(wanted)}, and its tokenizer {_describe(found)}"
