@@ -117,8 +117,7 @@ class RunDirectory:
 
     def finished(self) -> Path | None:
         """Return the final checkpoint of a finished run, or None."""
-        status = self.status()
-        if not status.get("finished"):
+        if not self.status().get("finished"):
             return None
         path = files.read_pointer(self.path, "latest")
         return path if path and (path / files.MANIFEST).is_file() else None

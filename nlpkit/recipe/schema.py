@@ -48,8 +48,9 @@ def build_schema() -> Schema:
     }  # fmt: skip
     defs |= {name_of(part): section for part, section in by_part.items()}
     for rule in defs[name_of(Objective)]["allOf"]:
-        own = rule["then"]["properties"]
-        if not _is_of_task(rule["if"]["properties"]["name"]["const"]) and "max_length" in own:
+        own, name = rule["then"]["properties"], rule["if"]["properties"]["name"]["const"]
+        is_task = issubclass(registry.load(Objective.FOLDER, name).Objective, Task)
+        if not is_task and "max_length" in own:
             own["max_length"] = _or_list(own["max_length"])
     train = defs[name_of(fixed["train"])]["properties"]
     train |= {name: _or_list(train[name]) for name in MAY_CHANGE}
@@ -88,10 +89,6 @@ def _find_fixed() -> dict[str, type[FrozenConfig]]:
     found = {name: sections.config_classes(field.annotation) for name, field in fields}
     return {name: cls for name, classes in found.items() for cls in classes
             if not issubclass(cls, Part)}  # fmt: skip
-
-
-def _is_of_task(name: str) -> bool:
-    return issubclass(registry.load(Objective.FOLDER, name).Objective, Task)
 
 
 def _or_list(own: Schema) -> Schema:
