@@ -97,16 +97,13 @@ def _write_use(tokenizer: Tokenizer, directory: Path, use: Use) -> None:
             content.setdefault("pad_token", _PAD)
     settings.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     file = directory / "tokenizer.json"
-    if use.template is not None and file.is_file():
-        _write_template(tokenizer, file, use.template)
-
-
-def _write_template(tokenizer: Tokenizer, file: Path, template: Template) -> None:
+    if use.template is None or not file.is_file():
+        return
     from nlpkit.tokenizers.library.template import with_template, with_words
 
-    text = with_template(file.read_text(encoding="utf-8"), template)
+    text = with_template(file.read_text(encoding="utf-8"), use.template)
     if isinstance(tokenizer, Extendable):
-        words = template.words
+        words = use.template.words
         text = with_words(text, (w for w in words if tokenizer.special_id(w) is not None))
     file.write_text(text, encoding="utf-8")
 

@@ -94,21 +94,18 @@ class Defaults:
         return found | ({"epochs": EPOCHS} if by_text else {"steps": max(1, round(tokens / step))})
 
     def _choose_step(self, tokens: float, epoch: float | None) -> int:
+        """Return the tokens of a step: about 2 √(all tokens), a power of 2; a multiple of a batch.
+
+        A sequence of the longest length fits.
+        """
         if "steps" in self.given:
             tokens = 4.0 * self.given["steps"] ** 2  # as steps · 2 √tokens are all tokens
         elif "epochs" in self.given and epoch is not None:
             tokens = self.given["epochs"] * epoch
+        wanted = 2 ** round(math.log2(max(1.0, 2 * math.sqrt(tokens))))
+        wanted = min(max(wanted, SMALLEST_STEP), LARGEST_STEP)
         longest = self.recipe.objective[0].config.setting("max_length")
-        return choose_tokens_per_step(tokens, longest, self.given.get("tokens_per_batch"))
-
-
-def choose_tokens_per_step(tokens: float, longest: int | None, batch: int | None) -> int:
-    """Return the tokens of a step of a run of so many: about 2 √tokens, a power of 2.
-
-    A sequence of the longest length fits; the result is a multiple of a given `batch`.
-    """
-    wanted = 2 ** round(math.log2(max(1.0, 2 * math.sqrt(tokens))))
-    wanted = min(max(wanted, SMALLEST_STEP), LARGEST_STEP)
-    while longest is not None and wanted < longest:
-        wanted *= 2
-    return wanted if batch is None else batch * max(1, round(wanted / batch))
+        while longest is not None and wanted < longest:
+            wanted *= 2
+        batch = self.given.get("tokens_per_batch")
+        return wanted if batch is None else batch * max(1, round(wanted / batch))

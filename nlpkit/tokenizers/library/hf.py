@@ -136,7 +136,8 @@ class LibraryTokenizer(ABC):
             if named_tokens.add_missing(made._library, settings, file):
                 made = cls(made._library.to_str(), str(file))
             made.aliases = named_tokens.find_aliases(settings, file)
-        made.chat_template = named_tokens.find_template(settings)
+        if isinstance(chat := settings.get("chat_template"), str):  # not a list of named ones
+            made.chat_template = chat
         made._follow(settings, file)
         return made
 

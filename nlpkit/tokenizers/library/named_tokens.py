@@ -30,12 +30,6 @@ def read_settings(folder: Path) -> JsonObject:
     return {**found, **names} if isinstance(names, dict) else found
 
 
-def find_template(settings: JsonMapping) -> str | None:
-    """Return the chat template; a list of several named ones is not read."""
-    template = settings.get("chat_template")
-    return template if isinstance(template, str) else None
-
-
 def find_aliases(settings: JsonMapping, file: Path) -> dict[str, str]:
     """Return the names by which a family knows special tokens; raise `FileError` if unfit."""
     found = settings.get(ALIASES, {})
