@@ -92,7 +92,7 @@ class Tokenizer(LibraryTokenizer):
 
     @classmethod
     def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
-        if place.is_dir() and not (place / "tokenizer.json").exists():
+        if place.is_dir():
             place /= _VOCABULARY
         if place.suffix != ".txt":
             return None

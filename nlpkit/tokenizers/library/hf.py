@@ -127,7 +127,8 @@ class LibraryTokenizer(ABC):
         """Read a directory in a layout of the kind, or a file of it; raise `FileError` if unfit."""
         place = Path(path)
         settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
-        if found := cls._read_others(place, settings):
+        whole = (place / "tokenizer.json").exists()
+        if not whole and (found := cls._read_others(place, settings)):
             text, file = found
             made = cls(text, str(file))
         else:
@@ -143,7 +144,7 @@ class LibraryTokenizer(ABC):
 
     @classmethod
     def _read_others(cls, place: Path, settings: JsonMapping) -> tuple[str, Path] | None:
-        """Return what files other than a `tokenizer.json` hold, as one, and the first of them."""
+        """Return what other files of the kind hold, as a `tokenizer.json`, and the first one."""
         return None
 
     def _follow(self, settings: JsonMapping, file: Path) -> None:

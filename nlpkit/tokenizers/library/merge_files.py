@@ -11,15 +11,10 @@ from nlpkit.tokenizers.library import text_files
 def find(folder: Path, pairs: Mapping[str, str]) -> tuple[Path, Path] | None:
     """Return the files of vocabulary and merges, or None if a directory has no such vocabulary.
 
-    `pairs` are the names of vocabularies, with those of their merges. A `tokenizer.json` in the
-    directory counts instead.
+    `pairs` are the names of vocabularies, with those of their merges.
     """
-    if (folder / "tokenizer.json").is_file():
-        return None
-    for vocab, merges in pairs.items():
-        if (folder / vocab).is_file():
-            return folder / vocab, folder / merges
-    return None
+    found = ((folder / vocab, folder / merges) for vocab, merges in pairs.items())
+    return next((files for files in found if files[0].is_file()), None)
 
 
 def read_vocabulary(file: Path) -> dict[str, int]:

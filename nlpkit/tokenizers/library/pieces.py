@@ -23,11 +23,9 @@ REMEDY = "nlpkit reads a tokenizer.json with the same ids"
 
 
 def find(path: Path) -> Path | None:
-    """Return the model that a path is or has; a `tokenizer.json` beside it counts instead."""
+    """Return the model that a path is or has."""
     if path.suffix == ".model" and path.is_file():
         return path
-    if (path / "tokenizer.json").exists():
-        return None
     return next((path / name for name in FILES if (path / name).is_file()), None)
 
 
