@@ -6,11 +6,14 @@ import re
 from abc import abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 from nlpkit.config import FrozenConfig
+
+# The ids of a text, and the characters [start, stop) of each token.
+Placed: TypeAlias = tuple[list[int], list[tuple[int, int]]]
 
 
 class Template(NamedTuple):
@@ -121,9 +124,7 @@ class Extendable(Tokenizer, Protocol):
 class Aligned(Protocol):
     """A tokenizer that knows the characters [start, stop) that each token stands for."""
 
-    def encode_with_offsets(
-        self, texts: list[str]
-    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    def encode_with_offsets(self, texts: list[str]) -> list[Placed]:
         """Return the ids of each text, and where each token is in it."""
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from nlpkit.config import FrozenConfig, VocabSize
+from nlpkit.contracts.tokenizer import Placed
 from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.tokenizers.library import text_files
 
@@ -148,13 +149,11 @@ class Tokenizer:
         """Return the ids of each text."""
         return [self.encode(text) for text in texts]
 
-    def encode_with_offsets(
-        self, texts: Iterable[str]
-    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    def encode_with_offsets(self, texts: Iterable[str]) -> list[Placed]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
         return [self._align(text) for text in texts]
 
-    def _align(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def _align(self, text: str) -> Placed:
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         start = 0

@@ -18,7 +18,7 @@ import numpy as np
 from tokenizers import AddedToken, Encoding
 from tokenizers import Tokenizer as Library
 
-from nlpkit.contracts.tokenizer import Template
+from nlpkit.contracts.tokenizer import Placed, Template
 from nlpkit.errors import DataError, FileError
 from nlpkit.json_types import JsonMapping
 from nlpkit.tokenizers.library import named_tokens, text_files
@@ -190,14 +190,12 @@ class LibraryTokenizer(ABC):
             encoding.ids for encoding in self._encode_texts(self._encoder.encode_batch_fast, texts)
         ]
 
-    def encode_with_offsets(
-        self, texts: Iterable[str]
-    ) -> list[tuple[list[int], list[tuple[int, int]]]]:
+    def encode_with_offsets(self, texts: Iterable[str]) -> list[Placed]:
         """Return the ids of each text, and the characters [start, stop) of each token."""
         encodings = self._encode_texts(self._encoder.encode_batch, texts)
         return [(encoding.ids, encoding.offsets) for encoding in encodings]
 
-    def encode_marked(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+    def encode_marked(self, text: str) -> Placed:
         """Return ids and characters as `encode_with_offsets`; special tokens in it are such."""
         encoding = self._marked.encode(text, add_special_tokens=False)
         return encoding.ids, encoding.offsets
