@@ -43,6 +43,7 @@ class RowError(Exception):
 
 # Of each row its line, from 1, and its values (those of JSON, and arrays) or what is wrong with it.
 Rows: TypeAlias = Iterator[tuple[int, JsonObject | RowError]]
+Texts: TypeAlias = Iterator[tuple[int, list[str] | RowError]]  # the same of texts, such as cells
 
 
 class LeftOut(RowError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from nlpkit.contracts.reader import Bad, Counts, RowError, TextFile
+from nlpkit.contracts.reader import Bad, Counts, RowError, TextFile, Texts
 from nlpkit.data import formats, template
 from nlpkit.data.files import Input
 from nlpkit.data.lines import check_characters, decode, lines
@@ -118,9 +118,7 @@ def read(
         yield Document(tuple(texts), file.name, line)
 
 
-def _blocks(
-    file: TextFile, config: Config, counts: Counts
-) -> Iterator[tuple[int, list[str] | RowError]]:
+def _blocks(file: TextFile, config: Config, counts: Counts) -> Texts:
     """Yield each line that is not blank or, of paragraphs, the lines up to a blank one."""
     held: list[bytes] = []
     for raw in lines(file):
@@ -144,9 +142,7 @@ def _decode(raw_lines: list[bytes]) -> list[str] | RowError:
         return error
 
 
-def _rows(
-    file: TextFile, config: Config, counts: Counts
-) -> Iterator[tuple[int, list[str] | RowError]]:
+def _rows(file: TextFile, config: Config, counts: Counts) -> Texts:
     """Yield the text of each row of a reader, or the texts of its two files."""
     reader = formats.reader(file.format)
     key = find_key(file, config)

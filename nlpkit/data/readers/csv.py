@@ -5,7 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile, Texts
 from nlpkit.data.lines import decode, lines
 from nlpkit.data.template import is_number
 from nlpkit.errors import DataError
@@ -21,7 +21,7 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
 
 def name_cells(
     file: TextFile,
-    cells_of: Iterator[tuple[int, list[str] | RowError]],
+    cells_of: Texts,
     columns: Sequence[str],
     counts: Counts,
     names: list[str] | None = None,
@@ -52,7 +52,7 @@ def name_cells(
             yield line, dict(zip(names, cells, strict=True))
 
 
-def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
+def _cells(file: TextFile) -> Texts:
     csv.field_size_limit(sys.maxsize)  # by default, a cell of 131,072 characters is an error
     wrong: list[tuple[int, RowError]] = []  # lines of the next row that are not UTF-8
 

@@ -1,9 +1,9 @@
 """Rows of lines with tabs between cells; there are no quoted cells."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
+from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile, Texts
 from nlpkit.data.lines import decode, lines
 from nlpkit.data.readers.csv import name_cells
 
@@ -20,7 +20,7 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     return name_cells(file, _cells(file), columns, counts, names)
 
 
-def _cells(file: TextFile) -> Iterator[tuple[int, list[str] | RowError]]:
+def _cells(file: TextFile) -> Texts:
     for number, raw in enumerate(lines(file), 1):
         try:
             yield number, decode(raw).split("\t") if raw.strip() else []
