@@ -95,7 +95,7 @@ class Cache:
             kept[:] = [kept[index] for index in indices]
         for key_values in self._key_values.values():
             key_values.select(indices)
-        for state in chain.from_iterable(self._states.values()):
+        for state in self._every_state():
             for name, tensor in state.items():
                 rows = torch.tensor(indices, dtype=torch.int64, device=tensor.device)
                 state[name] = tensor[rows]
@@ -109,13 +109,15 @@ class Cache:
             return
         for key, key_values in self._key_values.items():
             key_values.append(other._key_values[key])
-        every = (chain.from_iterable(each._states.values()) for each in (self, other))
-        for mine, theirs in zip(*every, strict=True):
+        for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
             for name in mine:
                 mine[name] = torch.cat(_pad_alike(mine[name], theirs[name]))
         for name, kept in self._ragged.items():
             kept += other._ragged[name]
         self.lengths += other.lengths
+
+    def _every_state(self) -> Iterator[dict[str, Tensor]]:
+        return chain.from_iterable(self._states.values())
 
 
 def _iterate(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str, Tensor]]:

@@ -52,23 +52,25 @@ def _content(run: Path) -> dict[Path, bytes]:
 @pytest.mark.parametrize(
     ("sets", "code", "said"),
     [
-        (["model.hidden_size=64"], 2, f"model.hidden_size: 32 then, 64 now; {WEIGHTS}"),
-        (["model.num_layers=3"], 2, f"model.num_layers: 2 then, 3 now; {WEIGHTS}"),
+        (["model.hidden_size=64"], 2, f"--set model.hidden_size: 32 then, 64 now; {WEIGHTS}"),
+        (["model.num_layers=3"], 2, f"--set model.num_layers: 2 then, 3 now; {WEIGHTS}"),
         (
             ["model.family=gpt"],
             2,
-            'model.family: "gpt2" then, "gpt" now, model.passes: 1 then, not set now; ' + WEIGHTS,
+            '--set model.family: "gpt2" then, "gpt" now, model.passes: 1 then, not set now; '
+            + WEIGHTS,
         ),
         (
             ["data.train=[FOLDER/valid.txt]"],
             2,
-            'data.train.0.files.0: "FOLDER/train.txt" then, "FOLDER/valid.txt" now; ' + TOKENS,
+            '--set data.train: data.train.0.files.0: "FOLDER/train.txt" then, "FOLDER/valid.txt" '
+            "now; " + TOKENS,
         ),
         (
             ["model.family=bert", "objective.name=mlm"],
             2,
-            'objective.name: "clm" then, "mlm" now, objective.contiguous: true then, false now, '
-            f"objective.learn_unknown: false then, not set now, and 3 more; {TOKENS}",
+            '--set objective.name: "clm" then, "mlm" now, objective.contiguous: true then, false '
+            f"now, objective.learn_unknown: false then, not set now, and 3 more; {TOKENS}",
         ),
     ],
 )

@@ -110,7 +110,7 @@ def test_too_little_memory_is_one_line_with_what_is_needed(
     with pytest.raises(UsageError) as caught:
         _plan(tiny, "train.memory=101MB")
     said = str(caught.value)
-    assert said.startswith("train.memory: 101MB: even a batch of ")
+    assert said.startswith("--set train.memory: 101MB: even a batch of ")
     assert "with train.gradient_checkpointing; give more memory, lower objective.max_length" in said
     assert "\n" not in said
 

@@ -178,8 +178,8 @@ def test_what_rows_do_not_go_with_is_named(tiny: Path) -> None:
     with pytest.raises(UsageError) as caught:
         _plan(tiny, *sets)
     assert str(caught.value) == (
-        "train.rows_per_step: schedule tests.parts.ramp decides the batches of each step; set "
-        "tokens_per_step"
+        "--set train.rows_per_step: schedule tests.parts.ramp decides the batches of each step; "
+        "set tokens_per_step"
     )
     with pytest.raises(UsageError) as caught:
         without_data.make(recipe.load(str(tiny), [*SETS, "train.steps=3"]))
