@@ -263,7 +263,7 @@ def test_heads_are_such_as_attention_takes(short):
     assert recipe.load(str(short), split).recipe.model.config.num_heads % 2 == 0
     assert _said(short, *split, "model.num_heads=3") == [
         "--set attention: attention.kind: strided does not fit the model: it shares the heads "
-        "among 2 kinds, and there are 3 heads"
+        "among 2 kinds; the number of heads is 3"
     ]
 
 

@@ -279,7 +279,9 @@ def test_command_line_grows_the_vocabulary(old: Path, tmp_path: Path) -> None:
         "pretrain", path, "--out", tmp_path / "small", "--set", "tokenizer.vocab_size=20"
     )
     assert refused.returncode == 2
-    assert refused.stderr.splitlines()[-1].startswith("nlpkit: tokenizer.vocab_size: 20 is less")
+    assert refused.stderr.splitlines()[-1].startswith(
+        "nlpkit: --set tokenizer.vocab_size: 20 is less"
+    )
 
 
 def test_tokenizer_of_rows_is_not_taken_for_that_of_documents(tmp_path: Path) -> None:

@@ -291,7 +291,7 @@ def test_data_from_a_closed_stdin_is_exit_2(recipe: Path, tmp_path: Path) -> Non
     train = _train(recipe, tmp_path / "run")
     closed = _shell(f"{train} --set {_FROM_STDIN} <&-", own=True)
     assert closed.returncode == 2, closed.stderr
-    assert closed.stderr.splitlines()[-1] == "nlpkit: data: '-' is stdin, but stdin is closed"
+    assert closed.stderr.splitlines()[-1] == "nlpkit: --set data: '-' is stdin, but stdin is closed"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n\n\n", b"\xef\xbb\xbf"])
