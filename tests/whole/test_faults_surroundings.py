@@ -108,6 +108,7 @@ def test_surroundings_terminal_is_closed_saves_and_goes_on(
 ) -> None:
     # The kernel sends SIGHUP, and every further write to the terminal fails with EIO.
     arguments = ["pretrain", str(recipe), "--out", str(tmp_path), "--set", "train.steps=100000"]
+    arguments += ["--max-time", "5m"]  # none is left for ever where the signal is ignored
     if own:  # an interpreter
         child, terminal = pty.fork()
         if child == 0:
