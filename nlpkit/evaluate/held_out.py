@@ -5,9 +5,8 @@ The code of `nlpkit score` computes the scores of answers and generated texts.
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
-from typing import Any
 
 import torch
 
@@ -38,6 +37,15 @@ from nlpkit.train.signals import StopFlag
 
 _WIDEST = 20  # classes of a table; of more, only the most frequent errors are printed
 _MOST = 10  # of these errors
+
+
+@dataclass(frozen=True)
+class Alone:
+    """The accelerator attributes that `HeldOut` reads, for a single process."""
+
+    device: torch.device
+    num_processes: int = 1
+    process_index: int = 0
 
 
 class Evaluation:
@@ -149,9 +157,7 @@ class Evaluation:
         # Without notes the checkpoint is treated as the end of its run.
         progress = float(opened.notes.get("progress", 1.0))
         shown = partial(show, "evaluated batches")
-        # What `HeldOut` reads of an accelerator.
-        alone: Any = SimpleNamespace(device=device, num_processes=1, process_index=0)
-        found = self.held_out.evaluate(training, alone, stop, shown, progress)
+        found = self.held_out.evaluate(training, Alone(device), stop, shown, progress)
         if found is None:
             raise stop.ending("nothing was evaluated")
         if not math.isfinite(found["loss"]):

@@ -91,6 +91,12 @@ def test_damaged_file_is_named_with_what_is_wrong(tmp_path, name, text, message)
     assert message in str(raised.value)
 
 
+def test_chat_template_beside_vocabulary_and_merges_is_kept(tmp_path) -> None:
+    settings = _write(tmp_path) / "tokenizer_config.json"
+    settings.write_text(json.dumps({"chat_template": "{{ messages }}"}), encoding="utf-8")
+    assert Tokenizer.load(tmp_path).chat_template == "{{ messages }}"
+
+
 def test_missing_merges_are_named(tmp_path) -> None:
     (_write(tmp_path) / "merges.txt").unlink()
     with pytest.raises(FileError, match=r"merges\.txt: no such file"):
