@@ -67,7 +67,7 @@ class Runs:
                 title=f"condition {name}",
                 document=self.document,
             ),
-            seeds=range(1, self.found.seeds + 1),
+            seeds=self.found.seed_numbers,
             rates=self.found.list_rates(name),
             rate=self.state["rates"].get(trained, {}).get("chosen"),
             base=None if base is None else self.out / base,

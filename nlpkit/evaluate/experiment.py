@@ -156,7 +156,8 @@ class Experiment(Sections):
     equal: Equal | None = Field(None, description="default: what the recipes say")
     parameters: float | None = Field(None, ge=0, description="share by which sizes may differ")
     rates: suite.Rates | None = Field(None, description="to try for each condition")
-    seeds: int = Field(3, gt=0, le=10, description="runs of each condition: seeds 1, 2, …")
+    seeds: int = Field(3, gt=0, le=10, description="runs of each condition")
+    first_seed: int = Field(1, ge=1, description="their seeds are it and the next ones")
     expect: list[Expectation] = Field(min_length=1)
     rule: Rule = Rule()
 
@@ -180,6 +181,11 @@ class Experiment(Sections):
     def trained(self) -> list[str]:
         """The conditions that are trained: all but those that evaluate the runs of another one."""
         return [name for name, each in self.conditions.items() if each.evaluates is None]
+
+    @property
+    def seed_numbers(self) -> range:
+        """The seeds of each condition."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
     def list_before(self, name: str) -> list[str]:
         """Return the trained conditions before one."""

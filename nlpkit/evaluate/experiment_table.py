@@ -86,7 +86,7 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
     measured: dict[str, Measured] = {}
     for name in found.conditions:
         trained, histories = found.find_trained(name), []
-        for seed in range(1, found.seeds + 1):
+        for seed in found.seed_numbers:
             path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
             if not (path / RECIPE).is_file():
                 continue
@@ -103,7 +103,7 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
         left = sum(rate is None and not trial.finished() for trial in going)
         lost = frozenset() if base is None else measured[base].diverged
         if trials and not going:
-            lost = frozenset(f"seed-{seed}" for seed in range(1, found.seeds + 1))
+            lost = frozenset(f"seed-{seed}" for seed in found.seed_numbers)
         plan = state["plans"].get(trained, {})
         measured[name] = Measured(histories, found.seeds, plan, rate, left, lost)
     return measured

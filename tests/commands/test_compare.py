@@ -51,6 +51,7 @@ def change(old: str, new: str) -> None:
 
 
 def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
+    change("claim: Wider is better", "first_seed: 7")
     assert compare("--max-time", "1s") == 75  # planned, and stopped in the first run
     capsys.readouterr()
     assert compare("--so-far", "--json") == 0
@@ -63,12 +64,13 @@ def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
     wide, narrow, wild = found["conditions"].values()
     assert wide["parameters"] > narrow["parameters"]
     assert (wide["finished"], wide["steps"], wild["diverged"]) == (2, 3, 2)  # 3 steps of 256
-    for seed, value in zip((1, 2), narrow["bits_per_character"]["values"], strict=True):
+    for seed, value in zip((7, 8), narrow["bits_per_character"]["values"], strict=True):
         lines = Path(f"runs/mine/narrow/seed-{seed}/metrics.jsonl").read_text().splitlines()
         assert json.loads(lines[-1])["held_out"]["bits_per_character"] == value
+        assert f"seed: {seed}\n" in Path(f"runs/mine/narrow/seed-{seed}/recipe.yaml").read_text()
     assert found["expectations"][1]["verdict"] == "reproduced"
     assert found["seconds_left"] == 0
-    assert "narrow/seed-1" in Path("runs/mine/report.html").read_text()
+    assert "narrow/seed-7" in Path("runs/mine/report.html").read_text()
 
     before = {path: path.stat().st_mtime_ns for path in Path("runs").rglob("metrics.jsonl")}
     assert compare() == 0  # nothing is trained again, not what diverged either
@@ -101,15 +103,15 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         "  other: {recipe: tiny.yaml, from: narrow, rates: [1.0e-9, 1.0e-8], train: {steps: 2}}\n"
     ))  # fmt: skip
     change("  - {better: narrow, than: wild}\n", "  - {better: tuned, than: other}\n")
-    change("seeds: 2", "seeds: 1")
+    change("seeds: 2", "seeds: 1\nfirst_seed: 7")
     assert compare("--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert found["conditions"]["tuned"]["rate"] in (1e-3, 1e-2)
     assert found["expectations"][1]["difference"] is None  # one seed
     base, tuned = (found["conditions"][name]["parameters"] for name in ("narrow", "tuned"))
     assert tuned == base  # planned with the model of its base
-    run = Path("runs/mine/tuned/seed-1/recipe.yaml").read_text()
-    assert "init_from: runs/mine/narrow/seed-1" in run
+    run = Path("runs/mine/tuned/seed-7/recipe.yaml").read_text()
+    assert "init_from: runs/mine/narrow/seed-7" in run
     search = Path("runs/mine/tuned/search/lr-0.001/recipe.yaml").read_text()
     assert "valid_fraction: 0.1" in search
 
