@@ -5,6 +5,7 @@ that a run ends with, and of `nlpkit eval` for scores that it has not.
 """
 
 import math
+import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,12 @@ class Measured:
     rate: float | None
     searched: int  # runs of the search that are left
     lost: frozenset[str]  # what cannot begin: every rate diverged, or the run that it begins with
+
+    @property
+    def objectives(self) -> list[str]:
+        """The names of its objectives; none before the first run has begun."""
+        settings = self.histories[0].settings if self.histories else {}
+        return [settings[key] for key in settings if re.fullmatch(r"objective(\.\d+)?\.name", key)]
 
     def list_runs(self, state: str) -> list[history.History]:
         """Return the runs that are `finished`, `diverged` or `not finished`."""
@@ -112,6 +119,13 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
 def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
     """Return the rows, the verdicts and the time that is left, as plain data."""
     figures = list(dict.fromkeys(each.by for each in found.expect))
+    rows = {name: each.describe(figures) for name, each in measured.items()}
+    for figure in [each for each in figures if each in history.FIGURES]:
+        named = [name for each in found.expect if each.by == figure for name in each.conditions]
+        compared = [measured[name].objectives for name in named]
+        for name, row in rows.items():
+            if measured[name].objectives not in compared:  # its loss is that of other targets
+                row[figure] = seeds.summarize([])
     judged = []
     for each in found.expect:
         first, other = (
@@ -127,7 +141,7 @@ def describe(found: Experiment, measured: Mapping[str, Measured]) -> JsonObject:
         "paper": ": ".join(each for each in (found.paper, found.figure) if each),
         "hash": found.hash(),
         "figures": figures,
-        "conditions": {name: each.describe(figures) for name, each in measured.items()},
+        "conditions": rows,
         "expectations": judged,
         "seconds_left": math.ceil(sum(measured[name].left for name in found.trained)),
     }

@@ -12,6 +12,7 @@ from nlpkit.commands._options import Common
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite
 from nlpkit.evaluate.experiment import Experiment
+from nlpkit.report import history
 from nlpkit.train.log import Log
 from tests import _tiny
 
@@ -277,6 +278,27 @@ def test_figures_that_an_objective_cannot_have(figure, evaluates, said) -> None:
     plan = SimpleNamespace(data=SimpleNamespace(objective=made, held_out=[1]))
     lack = _compare._find_lack(figure, plan, evaluates)
     assert lack == said or (said is not None and lack is not None and lack.startswith(said))
+
+
+def test_a_loss_of_other_targets_is_not_in_the_table() -> None:
+    def run(objective: dict[str, str]) -> history.History:
+        final = {"loss": 2.0, "bits_per_character": 3.0, "losses": {}, "metrics": {"pairs": 0.6}}
+        return history.History("", Path(), {"finished": True}, objective, [], {1: final})
+
+    objectives = {
+        "wide": {"objective.name": '"clm"'},
+        "narrow": {"objective.name": '"clm"'},
+        "wild": {"objective.0.name": '"clm"', "objective.1.name": '"mlm"'},
+    }
+    measured = {
+        name: table.Measured([run(each)], 1, {}, None, 0, frozenset())
+        for name, each in objectives.items()
+    }
+    change("  - {better: narrow, than: wild}\n", "  - {better: narrow, than: wild, by: pairs}\n")
+    found, _ = suite.read(Path("mine.yaml"), "mine.yaml", Experiment, [])
+    rows = table.describe(found, measured)["conditions"]
+    assert [row["bits_per_character"]["mean"] for row in rows.values()] == [3.0, 3.0, None]
+    assert [row["pairs"]["mean"] for row in rows.values()] == [0.6] * 3
 
 
 WRITTEN = """\
