@@ -4,8 +4,9 @@
     python docs/results.py                                  writes docs/speed.md and the lab's pages
 
 `nlpkit compare experiments/NAME.yaml --json` made bench/results/experiments/NAME.json, to which the
-machine and the date are added. The other pages of the lab say by which commands the figures in
-bench/results/lab were measured; they were written there by hand.
+machine and the date are added; each file of bench/results/families has the seeds that one machine
+has trained. The other pages of the lab say by which commands the figures in bench/results/lab were
+measured; they were written there by hand.
 
 A table stands between `<!-- table NAME -->` and `<!-- end of table -->`, one of bench/results/lab
 behind `<!-- table NAME NUMBER -->`, up to the next line that is not of a table.
@@ -13,14 +14,19 @@ behind `<!-- table NAME NUMBER -->`, up to the next line that is not of a table.
 
 import json
 import re
+import statistics
 import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import families_figure
+
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = ROOT / "bench/results/steps.json"
 EXPERIMENTS = ROOT / "bench/results/experiments"
+FAMILIES = ROOT / "bench/results/families"
+TASKS = {"sst2": "SST-2", "cola": "CoLA", "scitail": "SciTail"}
 LAB = ROOT / "bench/results/lab"  # of a page each: the columns and rows of its tables
 CLAIMS = {"docs/lab/experiments.md": "abcdefghijklm", "docs/lab/experiments_n.md": "nopqrstuvwxyz"}
 _TYPES = ("fp32", "bf16")
@@ -106,6 +112,48 @@ def write_experiments(found: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
+def merge_families(found: Sequence[Row]) -> dict[str, Row]:
+    """Return of each family its size, what it read, and each figure as a list over seeds."""
+    families: dict[str, Row] = {}
+    for conditions in (each["conditions"] for each in found):
+        for name in [name for name in conditions if name.partition("_")[2] not in TASKS]:
+            row = families.setdefault(name, {"parameters": conditions[name]["parameters"]})
+            figures = {key: [conditions[name][key]] for key in ("steps", "tokens", "flops")}
+            for key in ("bits_per_character", "pairs"):
+                figures[key] = conditions[name][key]["values"]
+            for task in TASKS:
+                of_task = conditions.get(f"{name}_{task}", {})
+                scores = [of_task[key]["values"] for key in ("accuracy", "exact_match") if of_task]
+                figures[task] = [a if b is None else b for a, b in zip(*scores, strict=True)]
+            for key, values in figures.items():
+                row[key] = row.get(key, []) + [each for each in values if each is not None]
+    return families
+
+
+def write_families(families: dict[str, Row]) -> str:
+    """Return a row for each family: what it read, and its figures, means over seeds."""
+    head = ["family", "parameters", "tokens read", "FLOPs", "bits a character", "pairs"]
+    rows = [
+        [
+            name,
+            f"{row['parameters']:,}",
+            f"{statistics.fmean(row['tokens']) / 1e6:.2f} million",
+            f"{statistics.fmean(row['flops']):.1e}",
+            *(_write_spread(row[key]) for key in ("bits_per_character", "pairs", *TASKS)),
+        ]
+        for name, row in families.items()
+    ]
+    return write_table([*head, *TASKS.values()], rows)
+
+
+def _write_spread(values: Sequence[float]) -> str:
+    """Return the mean, with the deviation if there is more than one value."""
+    if not values:
+        return "–"
+    spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.3f}{spread}"
+
+
 def write_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table in Markdown."""
     lines = [f"| {' | '.join(row)} |" for row in (columns, *rows)]
@@ -164,6 +212,10 @@ def write_pages() -> dict[str, str]:
     for path, letters in CLAIMS.items():
         own = write_experiments([each for each in found if each["experiment"][0] in letters])
         pages[path] = fill((ROOT / path).read_text("utf-8"), EXPERIMENTS.name, own)
+    measured = [json.loads(file.read_text("utf-8")) for file in sorted(FAMILIES.glob("*.json"))]
+    families, path = merge_families(measured), "docs/families.md"
+    pages[path] = fill((ROOT / path).read_text("utf-8"), FAMILIES.name, write_families(families))
+    pages["docs/families.svg"] = families_figure.draw(families, TASKS)
     for file in sorted(LAB.glob("*.json")):
         # claims_all is of docs/claims.md: the lab has a page of that name, too.
         in_lab = (ROOT / f"docs/lab/{file.stem}.md").is_file()
