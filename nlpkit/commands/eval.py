@@ -130,7 +130,10 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
             _check(run, checkpoint, common, pictures)
             generation = _choose_generation(run, answers, pictures.attention is not None, log)
             if pictures.attention is not None:
-                _draw_attention(run, generation, pictures)
+                from nlpkit.evaluate import attention_maps
+
+                file, layer = user_path(pictures.attention), pictures.attention_layer
+                attention_maps.draw(run, generation, file, layer, pictures.sentence)
             figures, rows = run.evaluate(metrics, generation, log, stop)
             results.append(figures)
     _print(results, [seed for seed, _ in runs], common)
@@ -141,26 +144,6 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
 
         confusion_figure(**figures["confusion"], path=Path(pictures.confusion))
         log.info(f"drawn: {pictures.confusion}")
-
-
-def _draw_attention(run: "Evaluation", generation: "Settings", pictures: Pictures) -> None:
-    from nlpkit.contracts.abilities import ReadsSource
-    from nlpkit.contracts.family_model import Aligned
-
-    file, layer = user_path(str(pictures.attention)), pictures.attention_layer
-    model, objective = run.opened.model, run.opened.objective
-    if (
-        file.suffix.lower() not in (".html", ".htm")
-        and isinstance(objective, ReadsSource)
-        and isinstance(model, Aligned)
-    ):
-        from nlpkit.evaluate.alignments import draw_alignments
-
-        draw_alignments(run, generation, file, layer, pictures.sentence)
-    else:
-        from nlpkit.evaluate import self_attention
-
-        self_attention.draw(run, file, layer, pictures.sentence)
 
 
 def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Pictures) -> None:

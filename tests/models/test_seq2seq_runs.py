@@ -11,7 +11,7 @@ from nlpkit import cli
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.store import Callbacks
 from nlpkit.errors import UsageError
-from nlpkit.evaluate import alignments, held_out
+from nlpkit.evaluate import attention_maps, held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Rules
@@ -143,12 +143,14 @@ def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
 @pytest.mark.slow
 def test_alignments_of_written_texts_are_drawn(opened: Opened, tmp_path, monkeypatch) -> None:
     drawn: list = []
-    plain = alignments.alignment_figure
+    plain = attention_maps.alignment_figure
     monkeypatch.setattr(
-        alignments, "alignment_figure", lambda each, *more: (drawn.extend(each), plain(each, *more))
+        attention_maps,
+        "alignment_figure",
+        lambda each, *more: (drawn.extend(each), plain(each, *more)),
     )
     file = tmp_path / "alignment.png"
-    alignments.draw_alignments(_evaluation(opened), Settings(), file)
+    attention_maps.draw(_evaluation(opened), Settings(), file)
     assert file.read_bytes()[:4] == b"\x89PNG"
     assert len(drawn) == 4
     texts = (opened.path.parents[2] / "a.txt").read_text("utf-8")
@@ -163,11 +165,11 @@ def test_alignments_are_of_what_is_written_and_of_rows_with_a_source(
     opened: Opened, tmp_path, monkeypatch
 ) -> None:
     drawn: list = []
-    monkeypatch.setattr(alignments, "alignment_figure", lambda each, *rest: drawn.extend(each))
+    monkeypatch.setattr(attention_maps, "alignment_figure", lambda each, *rest: drawn.extend(each))
     evaluation = _evaluation(opened)
     assert isinstance(evaluation.corpus, TaskDataset)
     evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
-    alignments.draw_alignments(evaluation, Settings(max_new_tokens=1), tmp_path / "a.png")
+    attention_maps.draw(evaluation, Settings(max_new_tokens=1), tmp_path / "a.png")
     assert len(drawn) == 4
     for panel in drawn:
         # Cut at one token: the model has not written an end token.
@@ -203,7 +205,7 @@ def test_running_text_has_no_alignments(tmp_path) -> None:
     path = _tiny.write(tmp_path, text=RUNNING_TEXT, documents=20)
     opened = open_checkpoint(_tiny.pretrain(path, tmp_path / "run"), device="cpu")
     with pytest.raises(UsageError, match="--attention: this checkpoint was trained on running"):
-        alignments.draw_alignments(_evaluation(opened), Settings(), tmp_path / "a.png")
+        attention_maps.draw(_evaluation(opened), Settings(), tmp_path / "a.png")
 
 
 CHO = "score: null, context: both, reset: before, joined: maxout"
@@ -212,4 +214,4 @@ CHO = "score: null, context: both, reset: before, joined: maxout"
 def test_model_without_attention_has_no_alignments(tmp_path) -> None:
     opened = open_checkpoint(_run(tmp_path, CHO), device="cpu")
     with pytest.raises(UsageError, match=r"--attention: .*no attention \(model.score is null\)"):
-        alignments.draw_alignments(_evaluation(opened), Settings(), tmp_path / "a.png")
+        attention_maps.draw(_evaluation(opened), Settings(), tmp_path / "a.png")

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, GPT2TokenizerFast
 
 from nlpkit.checkpoints import tokenizer_files
 from nlpkit.errors import FileError
-from nlpkit.evaluate import alignments
+from nlpkit.evaluate import attention_maps
 from nlpkit.tokenizers import bpe, gpt1_bpe
 from nlpkit.tokenizers.library.shown import show_token
 from nlpkit.tokenizers.library.source_and_target import join_sides
@@ -126,7 +126,7 @@ def test_tokens_of_bytes_are_shown_as_text(tmp_path) -> None:
     assert show_token(two, 256) == "我"
     # Tokens of batches and masks, and of figures of attention, may be of either side.
     assert show_token(two, 257) == expected[1]
-    assert alignments._show(two, [256, 257, 260]) == ["我", expected[1], END]
+    assert attention_maps._list_words(two, [256, 257, 260]) == ["我", expected[1], END]
 
 
 def test_ids_of_hard_and_random_texts_equal_transformers(ours, oracle) -> None:
