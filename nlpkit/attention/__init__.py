@@ -83,16 +83,16 @@ def prepare(
         ValueError: fields are missing, or tensors are missing or have a wrong shape.
     """
     if choice.head_groups:
-        from nlpkit.attention import head_groups
+        from nlpkit.attention import composed
 
         prepare_one = partial(prepare, layout=layout, tensors=tensors, keys=keys, cache=cache)
-        return head_groups.prepare(choice, heads, role, prepare_one)
+        return composed.prepare_groups(choice, heads, role, prepare_one)
     request = make_request(choice, heads, layout, keys, tensors or {})
     key = (choice.kind, choice.config.model_dump_json(), role)
     if choice.is_custom:
-        from nlpkit.attention import custom
+        from nlpkit.attention import composed
 
-        return custom.prepare(choice, request, heads.backend, cache, key)
+        return composed.prepare_own(choice, request, heads.backend, cache, key)
     if cache is not None and layout.past is not None:
         return Attend("cache", "cached keys and values", cache.extend(request, key))
     attend = _prepare_backend(choice, request, heads.backend)
@@ -127,9 +127,9 @@ def check_backend(choice: AttentionChoice, heads: Heads, device: torch.device) -
             check_backend(group, replace(heads, count=heads.count // len(groups)), device)
         return
     if choice.is_custom:
-        from nlpkit.attention import custom
+        from nlpkit.attention import composed
 
-        raise Unsupported(custom.takes_no_backend(choice))
+        raise Unsupported(composed.takes_no_backend(choice))
     learned = choice.tensors(heads.count, heads.width)
     shared = {n: torch.empty(t.shape, device="meta") for n, t in learned.items() if t.shared}
     layout = Layout([1], device)
