@@ -169,16 +169,8 @@ class Question:
 class Prompted(Protocol):
     """The class of a task whose rows can be scored without tuning; it has two more methods."""
 
-    metrics: tuple[str, ...]
-
     def wording(self, config: Any) -> Wording:
         """Return how a row is shown."""
 
     def question(self, config: Any, row: Row) -> Question:
         """Return the answers of a row; raise `RowError` if a value is wrong."""
-
-    def named_columns(self, config: Any) -> tuple[str, ...]:
-        """See `Task`."""
-
-    def complete(self, config: Any, rows: Iterable[Any]) -> Any:
-        """See `Task`."""
