@@ -122,7 +122,7 @@ def _use(
         callbacks = Callbacks(note=log.detail, should_stop=stop.check)
         source = find_data(opened, (), None, log, callbacks)
         evaluation = Evaluation(opened, source, _TOKENS, callbacks)
-        values = select_values(evaluation.evaluate(None, settings, log, stop, batch=8)[0])
+        values = select_values(evaluation.evaluate(None, settings, log, stop)[0])
         done += f", evaluated (loss {values['loss']:.4f})"
         text = _find_text(evaluation)
     if isinstance(opened.objective, Generative):

@@ -103,12 +103,7 @@ class Evaluation:
         return [] if of_words else objective.config.setting("labels") or []
 
     def evaluate(
-        self,
-        metrics: Sequence[str] | None,
-        generation: Settings,
-        log: Log,
-        stop: StopFlag,
-        batch: int = 32,
+        self, metrics: Sequence[str] | None, generation: Settings, log: Log, stop: StopFlag
     ) -> tuple[JsonObject, list[JsonObject]]:
         """Return the figures, and the prediction and the target of each row of a task.
 
@@ -131,7 +126,7 @@ class Evaluation:
         names = () if self.unlabelled else names
         with self._autocast(), follow(log) as show:
             result = self._compute_losses(log, stop, show)
-            pairs = self._collect_answers(names, generation, log, stop, show, batch)
+            pairs = self._collect_answers(names, generation, log, stop, show)
         if self.unlabelled:  # the losses are those of labels that stand in
             shown = ("checkpoint", self.corpus.NOUN, "precision")
             return {n: result[n] for n in shown}, [{"prediction": answer} for answer, _ in pairs]
@@ -179,13 +174,7 @@ class Evaluation:
         }
 
     def _collect_answers(
-        self,
-        metrics: Sequence[str],
-        generation: Settings,
-        log: Log,
-        stop: StopFlag,
-        show: Show,
-        batch: int,
+        self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, show: Show
     ) -> list[Answer]:
         if predictions := self.held_out.predictions:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
@@ -202,7 +191,7 @@ class Evaluation:
         texts = [item.text for item in self.corpus.items]
         answers: list[str] = []
         problems: list[str] = []
-        for written in writer.write(texts, batch=batch, scores=False):
+        for written in writer.write(texts, scores=False):
             stop.check()
             show("written answers", len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")

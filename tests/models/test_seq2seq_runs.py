@@ -131,7 +131,7 @@ def test_rows_without_an_answer_are_told(opened: Opened, monkeypatch) -> None:
     evaluation.corpus.items[0] = replace(evaluation.corpus.items[0], text="")
     monkeypatch.setattr(log, "warn", said.append)
     monkeypatch.setattr(log, "info", noted.append)
-    _, rows = evaluation.evaluate(("chrf",), Settings(), log, StopFlag(), 8)
+    _, rows = evaluation.evaluate(("chrf",), Settings(), log, StopFlag())
     assert rows[0]["prediction"] == ""
     assert said == [
         "1 of 60 rows have no answer (the source is empty), which counts as an empty one"

@@ -65,7 +65,7 @@ def _evaluated(opened: Opened, *files: Path) -> tuple[dict, list[dict]]:
     log = Log(QUIET)
     source = data_of.find_data(opened, [str(file) for file in files], None, log, Callbacks())
     evaluation = held_out.Evaluation(opened, source, 4096, Callbacks())
-    return evaluation.evaluate(None, Settings(), log, StopFlag(), batch=32)
+    return evaluation.evaluate(None, Settings(), log, StopFlag())
 
 
 @pytest.mark.slow

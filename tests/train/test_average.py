@@ -194,7 +194,7 @@ def test_held_out_loss_is_that_of_the_saved_model(whole: Path) -> None:
     opened = open_checkpoint(whole / "run/checkpoints/latest", device="cpu", precision="fp32")
     source = data_of.find_data(opened, (), None, Log(QUIET), Callbacks())
     found, _ = held_out.Evaluation(opened, source, 256, Callbacks()).evaluate(
-        None, Settings(), Log(QUIET), StopFlag(), batch=4
+        None, Settings(), Log(QUIET), StopFlag()
     )
     logged = [m["held_out"] for m in _tiny.metrics(whole / "run") if "held_out" in m][-1]
     assert found["loss"] == pytest.approx(logged["loss"], abs=1e-6)

@@ -85,7 +85,7 @@ def test_eval_of_a_checkpoint_is_that_of_its_run(run: Path) -> None:
         opened = open_checkpoint(checkpoint.path, device="cpu")
         source = data_of.find_data(opened, (), None, Log(QUIET), Callbacks())
         judged = held_out.Evaluation(opened, source, 4096, Callbacks())
-        figures, _ = judged.evaluate(None, Settings(), Log(QUIET), StopFlag(), batch=4)
+        figures, _ = judged.evaluate(None, Settings(), Log(QUIET), StopFlag())
         assert figures["loss"] == pytest.approx(found[checkpoint.step]["loss"], abs=1e-5)
 
 
