@@ -183,7 +183,8 @@ def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "L
 
     asked = asdict(answers)
     chosen = {name: value for name, value in asked.items() if value is not None}
-    generation = make_settings(**{**run.source.generation, **chosen})
+    usual = run.source.scored.model_dump(include={"beam", "length_penalty", "length_penalty_form"})
+    generation = make_settings(**usual | chosen)
     reasons = generation.without_effect()
     objective = run.opened.objective
     if not draws and not (isinstance(objective, Task) and isinstance(objective, Continues)):

@@ -17,8 +17,7 @@ from nlpkit.data.lines import name_first
 from nlpkit.data.loader import HELD_OUT, Examples
 from nlpkit.errors import DataError, DivergedError, UsageError
 from nlpkit.evaluate import list_left_out
-from nlpkit.evaluate.source import Source
-from nlpkit.evaluate.unlabelled import Unlabelled, find_unlabelled
+from nlpkit.evaluate.source import Source, Unlabelled, find_unlabelled
 from nlpkit.generate.settings import Settings
 from nlpkit.generate.texts import Writer
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -122,7 +121,7 @@ class Evaluation:
         log.warn_all(list_left_out(self.corpus.counts))
         if self.corpus.remark:
             log.info(self.corpus.remark.removeprefix("; "))
-        names = tuple(metrics or self.source.metrics or self.opened.objective.metrics)
+        names = tuple(metrics or self.source.scored.metrics or self.opened.objective.metrics)
         names = () if self.unlabelled else names
         with self._autocast(), follow(log) as show:
             result = self._compute_losses(log, stop, show)

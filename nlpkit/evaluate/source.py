@@ -1,28 +1,31 @@
-"""Finds the held-out data of a checkpoint: files that are given, or those of its run."""
+"""Finds the held-out data of a checkpoint, files or those of its run, and what its rows lack."""
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nlpkit import recipe
 from nlpkit.checkpoints.run_directory import DATA_FILES, RECIPE
-from nlpkit.contracts.reader import TextFile
+from nlpkit.contracts.abilities import AnswersUnlabelled, Generative
+from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.files import Input, find_inputs
 from nlpkit.data.given import list_sources
+from nlpkit.data.items import Row, read_rows
 from nlpkit.data.lines import name_first
 from nlpkit.data.settings import Config as DataConfig
 from nlpkit.data.settings import Part
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import read_json
 from nlpkit.errors import DataError, FileError, UsageError
-from nlpkit.json_types import JsonMapping, JsonObject
+from nlpkit.json_types import JsonObject
 from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten
 from nlpkit.runs.open_checkpoint import Opened
+from nlpkit.score.settings import Config as ScoreConfig
 from nlpkit.train.log import Log
 from nlpkit.train.settings import Optimizer
 
@@ -36,8 +39,7 @@ class Source:
     part: Part
     cache: Path
     seed: int  # of the held-out examples in the run
-    metrics: Sequence[str] | None = None  # `eval.metrics` of the run's recipe
-    generation: JsonMapping = field(default_factory=dict)  # its `eval.beam` and the like
+    scored: ScoreConfig  # the section `eval` of the run's recipe
 
 
 def find_data(
@@ -82,10 +84,8 @@ def find_data(
     ]
     log.info(f"held-out data: {name_first(read)}")
     if resolved is None:
-        return Source(inputs, config, part, cache, int(opened.notes.get("seed", 0)))
-    scored = resolved.recipe.eval
-    generation = scored.model_dump(include={"beam", "length_penalty", "length_penalty_form"})
-    return Source(inputs, config, part, cache, resolved.recipe.seed, scored.metrics, generation)
+        return Source(inputs, config, part, cache, int(opened.notes.get("seed", 0)), ScoreConfig())
+    return Source(inputs, config, part, cache, resolved.recipe.seed, resolved.recipe.eval)
 
 
 def _find_files(
@@ -169,3 +169,47 @@ def load_run_recipe(path: Path) -> recipe.Resolved:
         if len(place) > 1 and place[-1] in keys and isinstance(name, str):
             check_named_by(path, name, "run nlpkit where it lies")
     return recipe.load(str(path))
+
+
+@dataclass(frozen=True)
+class Unlabelled:
+    """The first row has no label: what is missing, and a function that adds a label to a row."""
+
+    problem: str
+    add_label: Callable[[Row], Row]
+
+
+def find_unlabelled(source: Source, objective: Task) -> Unlabelled | None:
+    """Return what is missing if the first row of the data has no label, else None.
+
+    Rows then get a valid label each, which nothing that is reported reads.
+
+    Raises:
+        DataError: it has none, and this task is answered in another way.
+    """
+    config = objective.config
+    rows = read_rows(source.inputs, source.config, objective.columns, Counts(), source.part)
+    row = next(rows, None)
+    if row is None:
+        return None
+    try:
+        objective.check_columns(config, row)
+        return None
+    except RowError as error:
+        problem = f"{row.file}:{row.line}: {error.what}"
+    if isinstance(objective, Generative):
+        raise DataError(f"{problem}; nlpkit generate answers rows that have no right answer")
+    if not isinstance(objective, AnswersUnlabelled):
+        return None
+
+    def add_label(row: Row) -> Row:
+        try:
+            return replace(row, values=row.values | objective.stand_in(row))
+        except RowError:  # it lacks more, which the task reports
+            return row
+
+    try:
+        objective.check_columns(config, add_label(row))
+    except RowError:
+        return None
+    return Unlabelled(problem, add_label)
