@@ -85,7 +85,7 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
         sys.stdout.write(sweep.write_csv(rows, columns))
         return
     sides = differences.find_sides(paths, table, log.info) if len(paths) > 1 else {}
-    compared = differences.compare_figures(sides, table, histories, log.info) if sides else []
+    compared = differences.compare_figures(sides, table, log.info) if sides else []
     if asked.rows is not None:
         if not sides:
             raise UsageError(f"--rows {asked.rows}: name runs of at least two settings")

@@ -71,10 +71,10 @@ def find_sides(paths: Sequence[Path], table: Table, say: Callable[[str], None]) 
     There are none if a directory has runs of several settings, or if all have the same one.
     """
     inside = {path: find_runs(path) for path in dict.fromkeys(paths)}
-    of_path = {row.path: row for row in table.rows}
+    of_path = {row.history.path: row for row in table.rows}
     sides: dict[str, list[Row]] = {}
     for path, runs in inside.items():
-        rows = [of_path[str(run)] for run in runs or [path] if str(run) in of_path]
+        rows = [of_path[run] for run in runs or [path] if run in of_path]
         if len({row.group for row in rows}) > 1:
             say(f"{path} holds runs of several settings: no difference is computed; name "
                 "directories of one setting each")  # fmt: skip
@@ -82,25 +82,22 @@ def find_sides(paths: Sequence[Path], table: Table, say: Callable[[str], None]) 
         for row in rows:
             sides.setdefault(str(path) if any(inside.values()) else row.group, []).append(row)
     if not any(inside.values()):
-        sides = {rows[0].run: rows for rows in sides.values()}
+        sides = {rows[0].history.label: rows for rows in sides.values()}
     return sides if len(sides) > 1 else {}
 
 
-def compare_figures(
-    sides: Sides, table: Table, histories: Sequence[History], say: Callable[[str], None]
-) -> list[Compared]:
+def compare_figures(sides: Sides, table: Table, say: Callable[[str], None]) -> list[Compared]:
     """Return the difference in the figure of the table, the loss and each score, to the first side.
 
     Only finished runs count.
     """
-    if left_out := sum(row.state != "finished" for rows in sides.values() for row in rows):
+    if left_out := sum(r.history.state != "finished" for rows in sides.values() for r in rows):
         say(f"{left_out} not finished, so not compared")
-    of_path = {str(history.path): history for history in histories}
     first, *others = sides
     compared = []
     for name in others:
-        rows = [row for row in (*sides[first], *sides[name]) if row.state == "finished"]
-        runs = [of_path[row.path] for row in rows]
+        both = [row.history for row in (*sides[first], *sides[name])]
+        runs = [history for history in both if history.state == "finished"]
         described = [_describe_rows(run) for run in runs]
         by_hash = all(hashes for _, hashes in described)
         if len({each[by_hash] for each in described}) > 1:
@@ -189,7 +186,8 @@ def compare_rows(sides: Sides, file: str) -> list[Compared]:
     known: tuple[Path, list[str]] | None = None
     for name, runs in sides.items():
         read = []
-        for path in [Path(run.path) / file for run in runs if run.state == "finished"]:
+        histories = [row.history for row in runs]
+        for path in [each.path / file for each in histories if each.state == "finished"]:
             places, values = read_rows(path)
             known = known or (path, places)
             if places != known[1]:

@@ -8,7 +8,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from nlpkit import registry
 from nlpkit.errors import UsageError
@@ -30,9 +30,7 @@ Value = str | int | float | None
 class Row:
     """A run: what the settings are that differ, and its figures."""
 
-    run: str
-    path: str
-    state: str
+    history: History
     settings: JsonObject
     figures: dict[str, float | None]
 
@@ -59,7 +57,7 @@ class Table:
     def cells(self) -> list[dict[str, Value]]:
         """Return each run as one value for each column, such as for CSV."""
         return [
-            {"run": row.run, "state": row.state}
+            {"run": row.history.label, "state": row.history.state}
             | {name: row.figures.get(name) for name in self.figures}
             | {key: _to_value(row.settings.get(key)) for key in self.settings}
             for row in self.rows
@@ -90,13 +88,7 @@ def make_table(histories: Sequence[History], sort: str | None = None) -> Table:
         if key not in _OF_EACH_RUN and len({h.settings.get(key, "null") for h in histories}) > 1
     ]
     rows = [
-        Row(
-            h.label,
-            str(h.path),
-            h.state,
-            {key: json.loads(h.settings.get(key, "null")) for key in differ},
-            collect_figures(h),
-        )
+        Row(h, {key: json.loads(h.settings.get(key, "null")) for key in differ}, collect_figures(h))
         for h in histories
     ]
     names = dict.fromkeys(name for row in rows for name in row.figures)
@@ -127,7 +119,7 @@ def collect_figures(history: History) -> dict[str, float | None]:
 def _sort_key(row: Row, sort: str) -> tuple[object, ...]:
     """Return the key that sorts a run: what is undefined is last, and runs by their settings."""
     if sort in ("run", "state"):
-        return (row.run if sort == "run" else row.state,)
+        return (row.history.label if sort == "run" else row.history.state,)
     value = row.settings[sort] if sort in row.settings else row.figures.get(sort)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return value is None, 1, json.dumps(value)
@@ -168,7 +160,8 @@ def group_seeds(of: Table) -> list[JsonObject]:
 
 def list_finished(rows: Sequence[Row], figure: str) -> list[tuple[object, float]]:
     """Return seed and value of the finished runs that have this figure."""
-    found = [(r.settings.get(SEED), r.figures.get(figure)) for r in rows if r.state == "finished"]
+    finished = [row for row in rows if row.history.state == "finished"]
+    found = [(row.settings.get(SEED), row.figures.get(figure)) for row in finished]
     return [(seed, value) for seed, value in found if value is not None]
 
 
@@ -203,5 +196,9 @@ def _to_value(value: object) -> Value:
 
 def to_json(of: Table) -> JsonObject:
     """Return the table and its groups as plain data."""
-    rows = [asdict(row) for row in of.rows]
+    rows = []
+    for row in of.rows:
+        of_run = {"run": row.history.label, "path": str(row.history.path)}
+        of_run["state"] = row.history.state
+        rows.append({**of_run, "settings": row.settings, "figures": row.figures})
     return {"sort": of.sort, "rows": rows, "groups": group_seeds(of)}
