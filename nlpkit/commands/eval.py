@@ -1,7 +1,7 @@
 """Evaluate a checkpoint on held-out data."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -109,7 +109,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     from nlpkit.score.named import split
 
     check_option("--text-key", common.text_key)
-    predictions = check_folder(common.predictions)
+    common = replace(common, predictions=check_folder(common.predictions))
     metrics = split(common.metrics) if common.metrics else None
     from nlpkit.checkpoints.run_directory import seed_runs
     from nlpkit.evaluate import write_rows
@@ -137,8 +137,8 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
             figures, rows = run.evaluate(metrics, generation, log, stop)
             results.append(figures)
     _print(results, [seed for seed, _ in runs], common)
-    if predictions is not None:
-        write_rows(Path(predictions), rows)
+    if common.predictions is not None:
+        write_rows(Path(common.predictions), rows)
     if pictures.confusion is not None:
         from nlpkit.report.figures import confusion_figure
 

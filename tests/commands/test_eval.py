@@ -286,12 +286,14 @@ def test_eval_predictions_of_running_text_are_refused_and_not_written(
 
 
 def test_eval_predictions_do_not_replace_the_rows_that_are_read(
-    server: Server, folder: Path
+    server: Server, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = folder / "nlu.valid.jsonl"
     before = file.read_bytes()
-    for data in ((), ("--data", folder / "nlu.val*.jsonl")):
-        ended = server.run("eval", _run(folder, "nlu"), *data, "--predictions", file, "-q")
+    monkeypatch.setenv("HOME", str(folder))
+    # As `--predictions=~/FILE` comes from a shell.
+    for data, out in (((), file), (("--data", folder / "nlu.val*.jsonl"), f"~/{file.name}")):
+        ended = server.run("eval", _run(folder, "nlu"), *data, "--predictions", out, "-q")
         _refused(ended, 2, "is read here, and would be replaced")
     assert file.read_bytes() == before
 
