@@ -44,10 +44,9 @@ def generate(
     0; this is faster.
 
     Raises:
-        ValueError: `settings.beam` does not fit the vocabulary.
+        UsageError: `settings.beam` does not fit the vocabulary.
     """
-    if rules.candidates(settings.beam) > model.vocab_size:
-        raise ValueError(f"beam: {settings.beam} is too many for {model.vocab_size} tokens")
+    rules.check_beams(settings.beam, model.vocab_size)
     engine = _Engine(model, settings, rules, scores or settings.nbest > 1)
     source = enumerate(prompts)
     min_free = max(batch // 4, 1)  # single prompts cost more than several at a time

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.abilities import Prompt
+from nlpkit.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Rules:
     def candidates(self, beams: int) -> int:
         """Return how many candidates are needed to have `beams` of them without an end token."""
         return max(2, 1 + len(self.eos_token_ids)) * beams
+
+    def check_beams(self, beams: int, vocab_size: int) -> None:
+        """Raise `UsageError` if so many beams have more candidates than the vocabulary tokens."""
+        if self.candidates(beams) > vocab_size:
+            most = vocab_size // self.candidates(1)
+            raise UsageError(f"--beam: {beams} is too many for {vocab_size} tokens; at most {most}")
 
 
 @dataclass(frozen=True)

@@ -84,12 +84,7 @@ class Writer:
         self.reads_source = isinstance(objective, ReadsSource)
         self.max_new_tokens = _choose_new_tokens(settings, objective)
         self._rules = Rules(tuple(objective.eos_token_ids), tuple(objective.suppress_tokens))
-        if self._rules.candidates(settings.beam) > tokenizer.vocab_size:
-            size = tokenizer.vocab_size
-            raise UsageError(
-                f"--beam: {settings.beam} is too many for {size} tokens; at most "
-                f"{size // self._rules.candidates(1)}"
-            )
+        self._rules.check_beams(settings.beam, tokenizer.vocab_size)
         self.counts: Counter[str] = Counter()
         self._blank = _compile_blank(settings.blank) if isinstance(objective, Filling) else None
 

@@ -488,7 +488,7 @@ def test_generate_none_is_answered_with_nothing_in_its_place(gpts) -> None:
 
 
 def test_generate_beam_too_wide_for_the_vocabulary_is_refused(gpts) -> None:
-    with pytest.raises(ValueError, match="beam: 40 is too many for 61 tokens"):
+    with pytest.raises(UsageError, match="--beam: 40 is too many for 61 tokens; at most 30"):
         _ours(gpts, _texts(), beam=40)
     model, objective, _ = gpts
     # Each beam needs two candidates, one of which may be the end token.

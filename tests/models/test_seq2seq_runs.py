@@ -175,6 +175,8 @@ def test_alignments_are_of_what_is_written_and_of_rows_with_a_source(
         # Cut at one token: the model has not written an end token.
         assert len(panel.target) == 1
         assert panel.target != ["</s>"]
+    with pytest.raises(UsageError, match="--beam: 9999 is too many for"):
+        attention_maps.draw(evaluation, Settings(beam=9999), tmp_path / "a.png")
 
 
 @pytest.mark.slow
