@@ -7,8 +7,6 @@ shell, which completes file names.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from nlpkit.json_types import JsonObject
-
 if TYPE_CHECKING:
     from nlpkit.recipe.places import Document
 
@@ -46,14 +44,11 @@ def list_scores(incomplete: str) -> Offers:
     return [(start + name, registry.about(FOLDER, name)) for name in names]
 
 
-def list_settings(ctx: Any, incomplete: str) -> Offers:
-    """Return `section.` and `section.key=` of the recipe on the line (`ctx`), with descriptions."""
-    return [*_list_settings(ctx.params, incomplete)]
-
-
-def _list_settings(given: JsonObject, incomplete: str) -> Iterator[tuple[str, str]]:
+def list_settings(ctx: Any, incomplete: str) -> Iterator[tuple[str, str]]:
+    """Yield `section.` and `section.key=` of the recipe on the line (`ctx`), with descriptions."""
     from nlpkit.recipe import known, overrides
 
+    given = ctx.params
     document = _read_recipe(given.get("recipe"))
     for order, override in enumerate(given.get("overrides") or [], 1):
         overrides.apply(document, override, order)

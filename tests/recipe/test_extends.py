@@ -5,6 +5,7 @@ Expected values and places were worked out by hand from the text of the files.
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
@@ -355,11 +356,11 @@ def test_recipes_group_goes_by_the_base_of_a_recipe(capsys, monkeypatch):
 
 
 def test_completion_knows_the_settings_of_the_base_and_the_bases():
-    child = {"recipe": write("child.yaml", "extends: base.yaml\n")}
-    assert "model.num_buckets=" in dict(completion._list_settings(child, "model."))
-    assert "train.optimizer.ns_steps=" in dict(completion._list_settings(child, "train.optimizer."))
+    child = SimpleNamespace(params={"recipe": write("child.yaml", "extends: base.yaml\n")})
+    assert "model.num_buckets=" in dict(completion.list_settings(child, "model."))
+    assert "train.optimizer.ns_steps=" in dict(completion.list_settings(child, "train.optimizer."))
     write("base.yaml", "extends: child.yaml\n")  # a circle: nothing is known, nothing is said
-    assert "model.num_buckets=" not in dict(completion._list_settings(child, "model."))
+    assert "model.num_buckets=" not in dict(completion.list_settings(child, "model."))
 
 
 def test_run_has_a_recipe_of_its_own_and_resumes_after_the_base_has_changed(tmp_path):
