@@ -16,7 +16,7 @@ from nlpkit.contracts.metric import Metric, Tool, is_metric, is_tool
 from nlpkit.errors import CheckFailed, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score import output, parsing
-from nlpkit.score.inputs import Inputs, read
+from nlpkit.score.files import Inputs, read_inputs
 from nlpkit.score.output import Result, to_json
 from nlpkit.score.results import choose_references, compute_results, name_bad_lines
 
@@ -96,7 +96,7 @@ def _run_metrics(modules: Mapping[str, Metric], arguments: list[str]) -> None:
     # A metric without references does not limit their number.
     limits = [module.REFERENCES[1] for module in modules.values()]
     most = min((m for m in limits if m), default=None if None in limits else 0)
-    inputs = read(found, fewest, most, ",".join(modules))
+    inputs = read_inputs(found, fewest, most, ",".join(modules))
     if (found.sentence_level or found.confidence) and len(inputs.systems) > 1:
         option = "--sentence-level" if found.sentence_level else "-ci"
         raise UsageError(f"{option} is for one system; -pbs and -par compare several")

@@ -9,7 +9,7 @@ from nlpkit.contracts.metric import BadLine, Metric
 from nlpkit.errors import DataError
 from nlpkit.json_types import JsonObject
 from nlpkit.score import parsing
-from nlpkit.score.inputs import Inputs
+from nlpkit.score.files import Inputs
 from nlpkit.score.output import Result
 
 
