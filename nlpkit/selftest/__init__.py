@@ -129,15 +129,10 @@ def _look_first(subject: Subject) -> Seen | None:
 def prove(bench: Bench) -> Iterator[Proof]:
     """Yield the result of each proof as soon as it is done."""
     subject = bench.subject
-    proofs: dict[str, Callable[[], Verdict]] = {}
-    if isinstance(subject.objective, Task):  # examples are rows
-        if subject.objective.predicts_text:
-            proofs |= _list_target_proofs(subject)
-        proofs["packed = alone"] = lambda: batching.compare_packed_sums(subject)
-    elif isinstance(subject.objective, mixture.Objective):
-        proofs |= _list_member_proofs(subject, subject.objective)
+    if isinstance(subject.objective, mixture.Objective):
+        proofs = _list_member_proofs(subject, subject.objective)
     else:
-        proofs |= _list_text_proofs(subject)
+        proofs = _list_proofs(subject)
     proofs["batches"] = lambda: batching.check_batches(bench)
     proofs["accumulated = one"] = lambda: batching.compare_gradients(bench)
     if not isinstance(subject.objective, Task):
@@ -164,41 +159,37 @@ def _list_member_proofs(
     corpus = subject.examples.corpus
     for label, member in zip(mixed.labels, mixed.members, strict=True):
         examples = Examples(corpus, member, subject.seed)
-        of_member = _list_text_proofs(replace(subject, objective=member, examples=examples))
+        of_member = _list_proofs(replace(subject, objective=member, examples=examples))
         proofs |= {f"{label}: {name}": proof for name, proof in of_member.items()}
     proofs["members"] = lambda: texts.count_members(subject, mixed)
     proofs["packed = alone"] = lambda: batching.compare_packed_sums(subject)
     return proofs
 
 
-def _list_target_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
-    return {
-        "noise floor": partial(leaks.find_noise_floor, subject),
-        "no leak": partial(leaks.find_leaks, subject),
-        "no neighbour leak": partial(leaks.find_neighbour_leaks, subject),
-    }
+def _list_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
+    """Return the proofs that apply to the heads and optional methods of an objective.
 
-
-def _list_text_proofs(subject: Subject) -> dict[str, Callable[[], Verdict]]:
-    """Return the proofs that apply to the heads and optional methods of an objective on text."""
-    seen = _look_first(subject)
+    Of a task, whose examples are rows, they are those of targets that are text.
+    """
+    seen, is_task = _look_first(subject), isinstance(subject.objective, Task)
+    predicts = subject.objective.predicts_text or not is_task
     # A shuffled text, for example, hides no word.
     hides = any(objective.shown_rate != 1.0 for objective in subject.objectives)
-    has_words = (seen is None or bool(seen.words)) and hides
-    has_labels = seen is not None and bool(seen.given_labels)
+    has_words = predicts and hides and (is_task or seen is None or bool(seen.words))
+    has_labels = not is_task and seen is not None and bool(seen.given_labels)
+    has_shown = not is_task and bool(subject.list_objectives_with("shown"))
+    detects = any(objective.detects for objective in subject.objectives)
+    compare = batching.compare_packed_sums if is_task else batching.compare_packed
     candidates: dict[str, tuple[bool, Callable[[Subject], Verdict]]] = {
         "noise floor": (has_words, leaks.find_noise_floor),
         "no leak": (has_words, leaks.find_leaks),
         "no label leak": (has_labels, leaks.find_label_leaks),
-        "no neighbour leak": (True, leaks.find_neighbour_leaks),
-        "unmasking": (True, texts.check_unmasking),
-        "shown targets": (bool(subject.list_objectives_with("shown")), texts.count_shown),
+        "no neighbour leak": (predicts, leaks.find_neighbour_leaks),
+        "unmasking": (not is_task, texts.check_unmasking),
+        "shown targets": (has_shown, texts.count_shown),
         "negatives": (bool(subject.objective.negatives), texts.check_negatives),
-        "detection": (
-            any(objective.detects for objective in subject.objectives),
-            texts.check_detection,
-        ),
-        "packed = alone": (True, batching.compare_packed),
+        "detection": (detects, texts.check_detection),
+        "packed = alone": (True, compare),
     }
     return {
         name: partial(proof, subject) for name, (applies, proof) in candidates.items() if applies

@@ -66,15 +66,14 @@ class Source:
         """The number of tokens of the piece."""
         return self.piece.size if isinstance(self.piece, Item) else len(self.piece)
 
-    def replace_ids(self, ids: np.ndarray) -> "Source":
-        """Return the source with new `ids` of its texts, and the same flags."""
-        cuts = np.cumsum([len(text) for text in self.texts])[:-1]
+    def replace_texts(self, texts: Sequence[np.ndarray]) -> "Source":
+        """Return the source with other ids of its texts, and the same flags."""
         if isinstance(self.piece, Item):
-            return Source(replace(self.piece, parts=tuple(np.split(ids, cuts))))
+            return Source(replace(self.piece, parts=tuple(texts)))
         old = (self.piece, *self.negatives)
         piece, *negatives = (
             FlaggedIds(new, text.token_flags) if isinstance(text, FlaggedIds) else new
-            for text, new in zip(old, np.split(ids, cuts), strict=True)
+            for text, new in zip(old, texts, strict=True)
         )
         return Source(piece, negatives)
 
@@ -195,7 +194,7 @@ class Subject:
             index = np.searchsorted(words, text)
             texts.append(np.where(here, words[(index + 1) % len(words)], text).astype(text.dtype))
             start += len(text)
-        return source.replace_ids(np.concatenate(texts))
+        return source.replace_texts(texts)
 
     def choose_noise_size(self, size: int) -> int:
         """Return the size of a random piece: `size`, but at most that of the longest real piece.

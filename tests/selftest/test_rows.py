@@ -105,8 +105,8 @@ def bench(whole: Bench) -> Iterator[Bench]:
     [pytest.param(OF_TARGETS[0], marks=pytest.mark.slow), *OF_TARGETS[1:]],
 )
 def test_selftest_of_rows_with_targets_proves_that_no_token_leaks(whole: Bench, proof: str) -> None:
-    proofs = selftest._list_target_proofs(whole.subject)
-    assert [*proofs] == OF_TARGETS
+    proofs = selftest._list_proofs(whole.subject)
+    assert [*proofs] == [*OF_TARGETS, "packed = alone"]
     passed, figure = proofs[proof]()
     assert passed, figure
 
