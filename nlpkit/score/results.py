@@ -59,24 +59,20 @@ def _test(
     repeated = [list(each) * len(inputs.systems) for each in references]
     counted = iter(module.statistics(every, repeated, **options))
     rows = [list(islice(counted, len(lines))) for lines in inputs.systems]
-    kind, samples = "bs", found.confidence_n
-    if found.confidence:
-        interval = significance.confidence_interval(rows[0], from_sums, samples, seed)
-        tests = [significance.Tested(column[0].score.score, *interval, None)]
-    elif found.paired_bs:
-        samples = found.paired_bs_n
-        tests = significance.paired_bootstrap(rows, from_sums, samples, seed)
-    else:
-        kind, samples = "ar", found.paired_ar_n
-        tests = significance.paired_approximate_randomization(rows, from_sums, samples, seed)
+    kind, test = "bs", significance.paired_bootstrap
+    samples = found.confidence_n if found.confidence else found.paired_bs_n
+    if found.paired_ar:
+        kind, test = "ar", significance.paired_approximate_randomization
+        samples = found.paired_ar_n
+    tests = test(rows, from_sums, samples, seed)
     return [
         each._replace(
             signature=significance.sign(each.signature, kind, samples, seed),
-            mean=test.mean,
-            half_width=test.half_width,
-            p_value=test.p_value,
+            mean=tested.mean,
+            half_width=tested.half_width,
+            p_value=tested.p_value,
         )
-        for each, test in zip(column, tests, strict=True)
+        for each, tested in zip(column, tests, strict=True)
     ]
 
 

@@ -53,19 +53,6 @@ def sign(signature: str, kind: str, samples: int, seed: int | None) -> str:
     return "|".join([first, f"{kind}:{samples}", f"seed:{str(seed).lower()}", *rest])
 
 
-def confidence_interval(
-    rows: Rows, from_sums: FromSums, samples: int = 1000, seed: int | None = SEED
-) -> tuple[float, float]:
-    """Return mean and half width of the 95 % interval of the score over bootstrap samples.
-
-    `rows` are what a metric's `statistics` yields, a line each; `from_sums` is the score of their
-    sums. Raise `DataError` if there are none, `UsageError` for fewer than one sample.
-    """
-    (table,) = _make_tables([rows], samples)
-    scores = [from_sums(sums) for (sums,) in _draw_samples([table], samples, seed)]
-    return _compute_interval(scores)
-
-
 def paired_bootstrap(
     systems: Sequence[Rows],
     from_sums: FromSums,
@@ -75,7 +62,11 @@ def paired_bootstrap(
     """Return the test of each system against the first, on the same samples of lines.
 
     The p-value is the share of samples whose difference, less the mean difference, is at least
-    the real one. Raise as `confidence_interval`, and `DataError` if systems differ in lines.
+    the real one; the first system has an interval alone.
+
+    `systems` are what a metric's `statistics` yields, a line each; `from_sums` is the score of
+    their sums. Raise `DataError` if there are no lines or systems differ in them, `UsageError` for
+    fewer than one sample.
     """
     tables = _make_tables(systems, samples)
     real = _score_tables(tables, from_sums)

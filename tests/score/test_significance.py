@@ -16,7 +16,6 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.score import significance
 from nlpkit.score.metrics import bleu, chrf
 from nlpkit.score.significance import (
-    confidence_interval,
     paired_approximate_randomization,
     paired_bootstrap,
     read_seed,
@@ -46,9 +45,10 @@ def test_confidence_interval_of_bleu_is_that_of_sacrebleu() -> None:
     peer = BLEU()
     expected = peer.corpus_score(hypotheses, [reference], n_bootstrap=500)
     rows = bleu.statistics(hypotheses, [reference])
-    mean, half_width = confidence_interval(rows, bleu.from_sums, samples=500)
-    assert mean == pytest.approx(expected._mean, rel=FLOAT32)
-    assert half_width == pytest.approx(expected._ci, rel=100 * FLOAT32)
+    (found,) = paired_bootstrap([rows], bleu.from_sums, samples=500)
+    assert found.p_value is None
+    assert found.mean == pytest.approx(expected._mean, rel=FLOAT32)
+    assert found.half_width == pytest.approx(expected._ci, rel=100 * FLOAT32)
     signature = sign(bleu.score(hypotheses, [reference]).signature, "bs", 500, 12345)
     assert signature == str(peer.get_signature())
 
@@ -122,9 +122,9 @@ def test_bootstrap_of_large_counts_is_exact_where_float32_is_not() -> None:
     exact = sorted(rows[indices][:, :, 0].sum(1).tolist())
     rounded = sorted(rows.astype("float32")[indices][:, :, 0].sum(1).tolist())
     assert exact != rounded
-    mean, half_width = confidence_interval(rows.tolist(), lambda sums: float(sums[0]), samples=80)
-    assert mean == sum(exact) / 80
-    assert half_width == (exact[-3] - exact[2]) / 2
+    (found,) = paired_bootstrap([rows.tolist()], lambda sums: float(sums[0]), samples=80)
+    assert found.mean == sum(exact) / 80
+    assert found.half_width == (exact[-3] - exact[2]) / 2
 
 
 def test_paired_tests_of_a_system_against_itself_find_nothing() -> None:
@@ -186,9 +186,9 @@ def test_paired_tests_of_many_lines_take_little_memory() -> None:
 
 def test_significance_refuses_what_cannot_be_tested() -> None:
     with pytest.raises(UsageError, match="0 samples"):
-        confidence_interval([(1, 2)], sum, samples=0)
+        paired_bootstrap([[(1, 2)]], sum, samples=0)
     with pytest.raises(DataError, match="no lines"):
-        confidence_interval([], sum)
+        paired_bootstrap([[]], sum)
     with pytest.raises(DataError, match="1 and 2 lines"):
         paired_bootstrap([[(1,)], [(1,), (2,)]], sum)
 
