@@ -1,6 +1,7 @@
 """Scripts outside the package, such as docs/results.py, as modules."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,5 +14,10 @@ def load_script(path: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    beside = str((ROOT / path).parent)  # a script imports those beside it
+    sys.path.insert(0, beside)
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(beside)
     return module
