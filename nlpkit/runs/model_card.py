@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nlpkit import __version__
@@ -160,9 +161,10 @@ def _read_scores(path: Path, step: int) -> dict[str, float]:
     """Return the figures of the evaluation at a step, {} if there is none."""
     found: JsonObject = {}
     if path.is_file():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            if '"held_out"' in line and (record := json.loads(line)).get("step") == step:
-                found = record["held_out"]
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError):  # the last line of a killed run may be incomplete
+                if '"held_out"' in line and (record := json.loads(line)).get("step") == step:
+                    found = record["held_out"]
     figures = {name: found.get(name) for name in ("loss", "perplexity", "bits_per_character")}
     return {name: v for name, v in {**figures, **found.get("metrics", {})}.items() if v is not None}
 

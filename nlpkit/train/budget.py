@@ -198,7 +198,7 @@ def recorded(path: Path) -> Recorded:
     ticks, spent = {}, 0.0
     with name_path_in_errors(path):
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
             record = json.loads(line)
             spent = max(spent, float(record.get("spent", 0.0)))

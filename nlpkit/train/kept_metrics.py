@@ -1,5 +1,6 @@
 """The records in `metrics.jsonl` that a resumed run keeps."""
 
+import io
 import json
 import math
 import operator
@@ -13,7 +14,7 @@ def select(path: Path, last: tuple[int, int], warn: Callable[[str], None]) -> st
     """Return the lines up to the `last` step and the last evaluation, by their steps."""
     kept = []
     text = path.read_text(encoding="utf-8", errors="replace")
-    for number, line in enumerate(text.splitlines(keepends=True), 1):
+    for number, line in enumerate(io.StringIO(text), 1):  # `splitlines` splits at U+2028, too
         order = _order(line)
         if order <= last:
             kept.append(line)

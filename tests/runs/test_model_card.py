@@ -72,6 +72,14 @@ def test_lines_of_a_card_open_the_model(
     assert "nlpkit eval . --data FILE" in card
 
 
+def test_scores_of_a_run_that_was_killed_while_it_wrote_them(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.jsonl"
+    line = '{"step": 2, "held_out": {"loss": 3.0, "metrics": {"accuracy": 0.5}}}\n'
+    file.write_text(line + '{"step": 4, "held_out": {"lo')
+    assert model_card._read_scores(file, 2) == {"loss": 3.0, "accuracy": 0.5}
+    assert model_card._read_scores(file, 4) == {}
+
+
 def _card_of(saved: Path, out: Path) -> str:
     convert(saved, out)
     return (out / "README.md").read_text("utf-8")

@@ -15,3 +15,10 @@ def test_damaged_line_is_named_and_left_out(tmp_path: Path, damaged: str) -> Non
     file.write_text(f"{first}{damaged}\n{second}{lost}", encoding="utf-8")
     assert kept_metrics.select(file, (2, 2), said.append) == first + second
     assert said == [f"{file}:2: no record of a step; the line is left out"]
+
+
+def test_a_name_with_a_line_separator_is_no_end_of_a_line(tmp_path: Path) -> None:
+    file, said = tmp_path / "metrics.jsonl", list[str]()
+    line = '{"step": 1, "losses": {"one\u2028two": 2.0}}\n'
+    file.write_text(line, encoding="utf-8")
+    assert (kept_metrics.select(file, (1, 1), said.append), said) == (line, [])
