@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 WIDTH, ROW, LEFT, TOP, RIGHT = 640, 22, 92, 34, 16  # pixels
-LOW, HIGH = 0.4, 0.9
+LOW, HIGH = 0.4, 0.8
 # Read on white and on black alike.
 TEXT, COLOURS = "#7d8794", ("#3d8bd4", "#e08a2e", "#a45fc4", "#3a9d5d")
 
