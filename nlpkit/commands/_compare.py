@@ -159,6 +159,7 @@ class Runs:
         runs = []
         for name, each in table.measure(self.found, self.out, self.state).items():
             scores = {e.by for e in self.found.expect if name in e.conditions and is_score(e.by)}
+            scores |= {*each.plan.get("written", ())}  # the table has them of all conditions
             own = {} if name in self.found.trained else self.found.conditions[name].eval
             more = [f"--{key.replace('_', '-')}={value}" for key, value in own.items()]
             resolved = self.make_series(name).make(1, "seed-1").resolved
@@ -191,6 +192,9 @@ def _estimate(
             part = replace(plan.part, lora=adapters, targets=targets, base_hash="")
             plan = replace(plan, part=part)
         said = planning.describe(plan)["model"] | probe(plan)
+        if isinstance(plan.data.objective, Continues):
+            scores = {each.by for each in found.expect if is_score(each.by)}
+            said["written"] = sorted(e for e in scores if _find_lack(e, plan, False) is None)
     except NlpkitError as error:
         return f"conditions.{name}: {error}"
     return said if said["fits"] else f"conditions.{name}: {said['advice']}"

@@ -10,7 +10,7 @@ from itertools import islice
 
 from nlpkit.contracts.reader import Counts, Row, RowError, TextFile
 from nlpkit.contracts.task import Task
-from nlpkit.data.documents import check_format, finish, read
+from nlpkit.data.documents import check_format, read_documents
 from nlpkit.data.files import Input, find_files, find_inputs
 from nlpkit.data.items import read_rows
 from nlpkit.data.settings import Config as DataConfig
@@ -101,12 +101,7 @@ def _lacks(row: Row, column: str) -> bool:
 def _check_text(file: TextFile, config: DataConfig) -> list[str]:
     check_format(file, config)
     if config.on_error == "stop":
-        counts = Counts()
-        try:
-            if next(read(file, config, counts), None) is None:
-                finish(file, config, counts)
-        except RowError as error:
-            raise DataError(f"{file.name}:{error.line}: {error.what}") from error
+        next(read_documents([Input((file,), 1.0)], config, Counts()), None)
     if file.format != "text" or config.line_break is not None:
         return []
     from nlpkit.data import wrapped

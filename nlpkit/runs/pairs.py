@@ -16,7 +16,7 @@ import numpy as np
 
 from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data.cache import cache_directory
-from nlpkit.data.documents import read
+from nlpkit.data.documents import read_documents
 from nlpkit.data.files import Input, expand, find_inputs, roots
 from nlpkit.data.items import read_rows
 from nlpkit.data.lines import name_first
@@ -107,22 +107,13 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
     """Return the documents of files, such as the lines of a txt file.
 
     Raises:
-        DataError: `file:line: what` is wrong, or there are no texts.
+        DataError: `file:line: what` is wrong, or a file has no text.
         FileError: there is no such file.
     """
     settings = {} if text_key is None else {"text_key": text_key}
     config, inputs = _find({"train": list(files), **settings}, None)
-    found = []
-    for entry in inputs:
-        for file in entry.files:
-            try:
-                documents = list(read(file, config, Counts()))
-            except RowError as bad:
-                raise DataError(f"{file.name}:{bad.line}: {bad.what}") from bad
-            found += [Sentence(each.text, f"{file.name}:{each.line}") for each in documents]
-    if not found:
-        raise DataError(f"{', '.join(files)}: no text")
-    return found
+    documents = read_documents(inputs, config, Counts())
+    return [Sentence(each.text, f"{each.file}:{each.line}") for each in documents]
 
 
 def _find(settings: JsonMapping, base: Path | None) -> tuple[DataConfig, list[Input]]:

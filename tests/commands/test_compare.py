@@ -306,6 +306,7 @@ name: mine
 conditions:
   greedy: {recipe: seq2seq}
   beams: {evaluates: greedy, eval: {beam: 3, length_penalty: 0.0}}
+  unnamed: {recipe: seq2seq}
 model: {hidden_size: 32, embedding_size: 16}
 tokenizer: {vocab_size: 300}
 data: {train: [{files: [a.en, a.zh]}], valid: [{files: [a.en, a.zh]}]}
@@ -332,6 +333,7 @@ def test_scores_of_written_text_are_those_of_eval_with_the_settings_of_each_cond
     assert [each["signatures"]["generation"] for each in found["conditions"].values()] == [
         "beam:1",
         "beam:3|length_penalty:0",
+        "beam:1",  # no expectation names this condition
     ]
     assert not Path("runs/mine/beams/seed-1/checkpoints").exists()  # nothing was trained
     run, options = "runs/mine/greedy/seed-1/checkpoints/latest", ["--beam=3", "--length-penalty=0"]
