@@ -84,6 +84,7 @@ def merge(
     adapters = read_tensors(directory)
     whole = {name: tensor for name, tensor in adapters.items() if ".lora_" not in name}
     tensors |= {names.get(name, name): tensor for name, tensor in whole.items()}
+    _drop_copies(form, tensors, names)
     layers = dict.fromkeys(name.rpartition(".lora_")[0] for name in adapters.keys() - whole)
     tables = {name.theirs for name in hf_format.names_of(form, lora.TABLE)}
     try:
@@ -116,12 +117,16 @@ def open_base(
     # A base without a head may lack the prefix of the body.
     names = {lora.in_memory(form, form.body + name): name for name in tensors}
     names |= {lora.in_memory(form, current_name(form, name)): name for name in tensors}
+    _drop_copies(form, tensors, names)
+    return form, tensors, names
+
+
+def _drop_copies(form: HfFormat, tensors: dict[str, Tensor], names: Mapping[str, str]) -> None:
     for copy, ours in form.copies.items():
         table = tensors.get(names.get(hf_format.names_of(form, ours)[0].theirs, ""))
         output = tensors.get(copy)
         if output is not None and table is not None and output.equal(table[: len(output)]):
             del tensors[copy]
-    return form, tensors, names
 
 
 def read_tensors(directory: Path, prefix: str = PREFIX) -> dict[str, Tensor]:

@@ -688,6 +688,19 @@ def test_lora_table_goes_on_bit_for_bit_with_new_tokens(classes, tmp_path: Path)
         assert (parts / name).read_bytes() == (last / name).read_bytes()
 
 
+def test_lora_table_with_new_tokens_opens_where_outputs_are_a_copy_of_it(tmp_path: Path) -> None:
+    run = _tiny_tasks.start(tmp_path, "llama", "model.tie=true")
+    text = _tiny_tasks.CLASSES + "lora: {rank: 4}\n"
+    path = _tiny_tasks.task(tmp_path, "classes", text, run)
+    last = _tiny.pretrain(path, tmp_path / "run", ON_TABLE)
+    layer = "base_model.model.model.embed_tokens"
+    saved = load_file(last / peft_layout.WEIGHTS)
+    assert "base_model.model.lm_head.weight" in saved
+    low = saved[f"{layer}.lora_embedding_B"] @ saved[f"{layer}.lora_embedding_A"]
+    table = saved[f"{layer}.base_layer.weight"] + 4 * low.T  # alpha / rank = 16 / 4
+    torch.testing.assert_close(open_checkpoint(last).model.token_embedding.detach(), table)
+
+
 def test_lora_table_of_a_language_model_opens_in_peft(start, tmp_path: Path) -> None:
     folder, base = start
     path = _adapters.tuning_recipe(folder, base, LORA)
