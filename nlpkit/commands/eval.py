@@ -156,9 +156,10 @@ def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Picture
         )
     if pictures.confusion is not None and not run.classes:
         raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")
-    if common.predictions is not None and not run.is_task:
+    if common.predictions is not None and not run.has_answers:
         raise UsageError(
-            f"--predictions: {checkpoint} was trained on running text; it has no answers to write"
+            f"--predictions: {checkpoint} was trained on running text or conversations; it has no "
+            "answers to write"
         )
     files = [file for entry in run.source.inputs for file in entry.files]
     check_unread(common.predictions, [each.path for file in files for each in file.parts])

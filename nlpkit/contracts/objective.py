@@ -107,6 +107,7 @@ class Objective(ABC):
     template: Template | None = None
     reads_summary: bool = False  # whether it reads the state that summarizes a sequence
     metrics: tuple[str, ...] = ()  # names of the scores (`nlpkit score`) of a task
+    has_answers: bool = False  # whether rows have answers that scores compare
     head_kind: str = ""  # the kind of task of its layer, which has a model in transformers
     lm_weight: float = 0.0  # of an auxiliary next-token loss
     # `(config)`, of the class: the checkpoints, by name, of models that the loss reads, such as a

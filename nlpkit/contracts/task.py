@@ -53,6 +53,7 @@ class Task(Objective):
     """
 
     columns: tuple[str, ...] = ()  # the columns of a row that it reads
+    has_answers = True
     outputs: int = 0  # the size of the linear layer on a state, or 0
     # The kind of task of that layer, which decides its model in transformers (`layers/head.py`).
     head_kind = "sequence_classification"

@@ -67,7 +67,7 @@ class Evaluation:
         self.precision = "fp32" if parameter.dtype == torch.float32 and not autocast else "bf16"
         self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
-        self.is_task = isinstance(objective, Task)
+        self.has_answers = objective.has_answers
         self.unlabelled: Unlabelled | None = None
         read, part = (source.inputs, source.config), source.part
         data: TaskDataset | store.Corpus
@@ -178,11 +178,11 @@ class Evaluation:
         if predictions := self.held_out.predictions:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
             return [pair for _, pair in sorted(by_row, key=lambda each: each[0])]
-        if not self.is_task or not isinstance(self.corpus, TaskDataset):
+        if not self.has_answers or not isinstance(self.corpus, TaskDataset):
             if metrics:
                 raise UsageError(
-                    f"--metrics {', '.join(metrics)}: this checkpoint was trained on running text; "
-                    "it has no answers to score"
+                    f"--metrics {', '.join(metrics)}: this checkpoint was trained on running text "
+                    "or conversations; it has no answers to score"
                 )
             return []
         opened = self.opened

@@ -119,6 +119,7 @@ class Objective(LabelTargets, Task):
     inputs = ("input_ids",)
     fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "labels": Field(np.int64)}
     needs = ("causal", "has_vocabulary")
+    has_answers = False  # a conversation has several turns
     suppress_tokens = WrittenTarget.suppress_tokens
     without_template = "set objective.template: chatml"  # what to do
     reads_json = False  # whether an input of generation is a conversation, not a message

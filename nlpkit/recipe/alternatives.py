@@ -30,8 +30,8 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
         yield ("model", "source_vocab_size"), what
     name = recipe.objective[0].name
     is_task = issubclass(recipe.objective[0].objective, Task)
-    if recipe.eval.metrics and not is_task:
-        what = f"objective {name} is trained on running text, which has no answers to score; "
+    if recipe.eval.metrics and not recipe.objective[0].objective.has_answers:
+        what = f"objective {name} has no answers to score; "
         yield ("eval", "metrics"), what + "remove the setting"
     if recipe.eval.baseline and is_task:
         what = f"objective {name} is trained on rows, and n-grams need running text; "

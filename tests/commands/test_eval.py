@@ -257,7 +257,7 @@ def test_eval_shows_an_undefined_score_as_undefined_and_null(
 @pytest.mark.parametrize(
     ("task", "metrics", "text"),
     [
-        ("text", "bleu", "trained on running text; it has no answers to score"),
+        ("text", "bleu", "trained on running text or conversations; it has no answers to score"),
         ("nlu", "rougge", "--metrics rougge: no 'rougge', did you mean rouge?"),
         ("nlu", "bleu:tokenze=zh", "bleu has no option 'tokenze', did you mean tokenize?"),
         ("nlu", "rouge:tokenize=zk", "tokenize is 'zk'; must be word, unicode, zh"),
@@ -281,7 +281,7 @@ def test_eval_predictions_of_running_text_are_refused_and_not_written(
     file = tmp_path / "p.jsonl"
     ended = server.run("eval", _run(folder, "text"), "--predictions", file, "-q")
     _refused(ended, 2, "--predictions: ")
-    assert "trained on running text; it has no answers to write" in ended.stderr
+    assert "or conversations; it has no answers to write" in ended.stderr
     assert not file.exists()
 
 

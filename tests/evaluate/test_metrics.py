@@ -148,9 +148,9 @@ def test_written_text_is_judged_by_eval_metrics(
     ("recipe", "sets", "parts"),
     [
         ("cpm_ant/tiny.yaml", ["eval.metrics=[mcc]"],
-         ["eval.metrics: objective cpm_ant is trained on running text"]),
+         ["eval.metrics: objective cpm_ant has no answers to score"]),
         ("gpt/tiny.yaml", ["eval.metrics=[bleu]"],
-         ["eval.metrics: objective clm is trained on running text", "remove the setting"]),
+         ["eval.metrics: objective clm has no answers to score; remove the setting"]),
         ("nlu.yaml", ["eval.metrics=[mcc]", "train.best_by=accuracy"],
          ["train.best_by: objective cpm_ant_nlu has no accuracy", "it has loss, mcc"]),
         ("nlu.yaml", ["train.best_by=accuracyy"],

@@ -315,6 +315,12 @@ def test_run_answers_conversations(
     asked = theirs.apply_chat_template(talk[0][:1], add_generation_prompt=True, return_dict=True)
     opened.objective.reads_json = True
     assert opened.objective.encode_input(lines[0]) == asked["input_ids"]
+    verb = ["eval", str(tmp_path / "run"), "--device", "cpu"]
+    assert cli.run(verb) == 0
+    assert "no answer" not in capsys.readouterr().err
+    for option in (["--predictions", str(tmp_path / "p.jsonl")], ["--metrics", "rouge"]):
+        assert cli.run([*verb, *option]) == 2
+        assert "conversations; it has no answers" in capsys.readouterr().err
 
 
 def test_wrong_row_is_named_while_the_tokenizer_is_trained(
