@@ -150,7 +150,7 @@ def _read_stdin() -> str:
     try:
         return raw.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
-        raise DataError(f"stdin: byte {error.start} is not UTF-8") from error
+        raise DataError(f"stdin: byte {error.start + 1} is not UTF-8") from error
 
 
 def _show_tokenizer(kind: str, tokenizer: "Tokenizer", common: Common) -> None:

@@ -622,7 +622,7 @@ def test_tokenizer_show_reads_stdin(folder):
     empty = nlpkit("tokenizer", "show", "t", "-", input="")
     assert (empty.returncode, empty.stdout) == (0, "")
     broken = nlpkit("tokenizer", "show", "t", "-", input=b"a\xff", text=False, encoding=None)
-    assert (broken.returncode, broken.stderr) == (3, b"nlpkit: stdin: byte 1 is not UTF-8\n")
+    assert (broken.returncode, broken.stderr) == (3, b"nlpkit: stdin: byte 2 is not UTF-8\n")
 
 
 def test_tokenizer_show_of_no_tokenizer_gives_4(folder, capsys):

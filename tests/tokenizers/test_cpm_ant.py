@@ -177,7 +177,7 @@ def test_load_any_line_end_gives_the_same_tokens(tmp_path, end):
         ("\n".join([*SMALL, "", "x"]), ":35: the line is empty; expected one token a line"),
         ("\n".join([*SMALL, " "]), ":35: a bare space, which is written </_>; expected one"),
         ("\n".join(SMALL[1:]), ": no <pad>; a CPM-Ant vocabulary has <pad> <unk> </n>"),
-        (b"<pad>\n\xff", ": byte 6 is not UTF-8"),
+        (b"<pad>\n\xff", ": byte 7 is not UTF-8"),
         ("", ":1: the line is empty"),
     ],
 )

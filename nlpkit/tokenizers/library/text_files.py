@@ -38,7 +38,7 @@ def read(path: str | Path, name: str) -> tuple[str, Path]:
     except FileNotFoundError as error:
         raise FileError(f"{file}: no such file; expected a tokenizer's {name}") from error
     except UnicodeDecodeError as error:
-        raise FileError(f"{file}: byte {error.start} is not UTF-8") from error
+        raise FileError(f"{file}: byte {error.start + 1} is not UTF-8") from error
     except OSError as error:
         raise FileError(f"{file}: cannot be read: {error.strerror}") from error
 
