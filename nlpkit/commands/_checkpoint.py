@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 def check_folder(file: str | None) -> str | None:
     """Return the path of a file to write; `FileError` at once if it cannot be written there."""
+    if file == "-":
+        raise UsageError("-: stdout has the result; name a file")
     path = None if file is None else user_path(file)
     if path is not None and not path.parent.is_dir():
         raise FileError(f"{path}: cannot be written: no directory {path.parent}")

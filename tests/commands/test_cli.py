@@ -698,6 +698,7 @@ def test_file_in_a_folder_that_is_not_there_is_refused_at_once(line, folder, cap
         assert cli.run([*line.split()[:-1], place]) == 4
         (said,) = capsys.readouterr().err.splitlines()
         assert said.startswith(f"nlpkit: {place}: cannot be written: {why}")
+    assert cli.run([*line.split()[:-1], "-"]) == 2
 
 
 @pytest.mark.parametrize(
