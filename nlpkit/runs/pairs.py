@@ -18,6 +18,7 @@ from nlpkit.contracts.reader import Counts, RowError
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.documents import read_documents
 from nlpkit.data.files import Input, expand, find_inputs, roots
+from nlpkit.data.formats import TEXT_FORMATS
 from nlpkit.data.items import read_rows
 from nlpkit.data.lines import name_first
 from nlpkit.data.settings import Config as DataConfig
@@ -65,6 +66,8 @@ def read_pairs(files: Sequence[str], base: Path | None = None) -> list[Pair]:
         FileError: there is no such file.
     """
     config, inputs = find_files(files, base)
+    for name in (f.name for entry in inputs for f in entry.files if f.format in TEXT_FORMATS):
+        raise UsageError(f"{name}: pairs are rows of a jsonl, csv or tsv file, and this is text")
     pairs = []
     for row in read_rows(inputs, config, (GOOD, BAD), Counts()):
         place = f"{row.file}:{row.line}"

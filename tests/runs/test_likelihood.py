@@ -341,6 +341,7 @@ def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
         (["FOLDER/pairs.jsonl"], 2, "nothing to do: give --pairs, or --surprisal OUT.tsv"),
         (["--pairs", "FOLDER/none.jsonl"], 4, "no such file: FOLDER/none.jsonl"),
         (["--pairs", "FOLDER/bad.jsonl"], 3, 'FOLDER/bad.jsonl:1: no "sentence_bad"'),
+        (["--pairs", "FOLDER/lines.txt"], 2, "FOLDER/lines.txt: pairs are rows of a jsonl, csv or"),
         (["--pairs", "FOLDER/long.jsonl"], 3, "FOLDER/long.jsonl:1:bad: "),
         (["--pairs", "FOLDER/empty.jsonl"], 3, "FOLDER/empty.jsonl:1:good: no tokens"),
         (["--pairs", "FOLDER/pairs.jsonl", "--method", "pll"], 2, "has log-probability"),
@@ -360,6 +361,7 @@ def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
 def test_judge_refuses_in_one_line(
     folder: Path, capsys: pytest.CaptureFixture, arguments: list[str], code: int, said: str
 ) -> None:
+    (folder / "lines.txt").write_text("a\n", encoding="utf-8")
     for name, row in (
         ("bad", {"sentence_good": "a"}),
         ("long", {"sentence_good": "a", "sentence_bad": "a " * 100}),
