@@ -13,7 +13,7 @@ from nlpkit.commands._series import Series
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, user_path, write_json
-from nlpkit.errors import DivergedError, NlpkitError, RecipeError
+from nlpkit.errors import DivergedError, FileError, NlpkitError, RecipeError
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate.experiment import PAIRS, PART, Experiment, is_score
 from nlpkit.evaluate.suite import place, without_target
@@ -46,7 +46,11 @@ class Runs:
         """Read what earlier calls have planned and searched; raise an error if the file changed."""
         if (path := self.out / table.STATE).is_file():
             self.state |= read_json(path)
-            self.found.check_unchanged(self.state["file"], self.document, self.out)
+            try:
+                self.found.check_unchanged(self.state["file"], self.document, self.out)
+            except (KeyError, ValueError) as error:  # of pydantic, too
+                what = "no record of this experiment; give another --out"
+                raise FileError(f"{path}: {what}") from error
 
     def write_state(self) -> None:
         """Write it, with the file as it is now."""

@@ -408,6 +408,16 @@ def test_mistakes_about_what_is_evaluated(old: str, new: str, said: str, capsys)
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("record", ["{}", '{"file": 1}', '{"file": {"epochs": 3}}'])
+def test_a_file_of_another_program_is_no_record_of_an_experiment(record: str, capsys) -> None:
+    Path("runs/mine").mkdir(parents=True)
+    Path("runs/mine/experiment.json").write_text(record)
+    assert compare("--so-far") == 4
+    assert capsys.readouterr().err == (
+        "nlpkit: runs/mine/experiment.json: no record of this experiment; give another --out\n"
+    )
+
+
 def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
     narrow, wide = {"recipe": "tiny.yaml"}, {"recipe": "tiny.yaml", "from": "narrow"}
     expected = [{"better": "wide", "than": "narrow"}]
