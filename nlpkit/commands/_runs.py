@@ -117,6 +117,7 @@ class Runner:
         self.end = time.monotonic() + min(limit or _MAX_SECONDS, _MAX_SECONDS)
         self.running: dict[Process, tuple[int, Run]] = {}
         self.signal: int | None = None  # the first one that came; SIGALRM is the time limit
+        self.precisions: dict[str, set[str]] = {}  # that `auto` has chosen: names of runs
 
     def train(self, runs: Sequence[Run]) -> dict[str, int]:
         """Run what is not finished; return the exit codes of the runs that failed.
@@ -133,7 +134,21 @@ class Runner:
                     continue
                 self._start(number, run)
                 failed |= self._wait(self.jobs - 1, len(runs))
-            return failed | self._wait(0, len(runs))
+            failed |= self._wait(0, len(runs))
+        self._note_precisions(runs)
+        return failed
+
+    def _note_precisions(self, runs: Sequence[Run]) -> None:
+        """Warn, once, if `precision: auto` has chosen several types: it times each run."""
+        are_mixed = len(self.precisions) > 1
+        for run in runs:
+            kind = RunDirectory(run.path).status().get("precision")
+            if kind and run.output is None and run.resolved.recipe.train.precision == "auto":
+                self.precisions.setdefault(kind, set()).add(run.name)
+        if len(self.precisions) > 1 and not are_mixed:
+            counts = [f"{kind} in {len(names)}" for kind, names in self.precisions.items()]
+            what = f"auto has chosen {' and '.join(counts)} of the runs"
+            self.log.warn(f"train.precision: {what}; to compare them, set it")
 
     def _start(self, number: int, run: Run) -> None:
         context = multiprocessing.get_context("fork")

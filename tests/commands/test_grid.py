@@ -4,12 +4,15 @@ import json
 import shlex
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nlpkit import cli
-from nlpkit.commands import _grid
+from nlpkit.checkpoints.run_directory import RunDirectory
+from nlpkit.commands import _grid, _runs
 from nlpkit.errors import RunsFailed, UsageError
+from nlpkit.train.log import Log
 from tests import _processes, _tiny
 
 SMALL = ("--set", "train.steps=2", "--set", "train.eval_every=null", "--set", "train.save_every=1")
@@ -354,3 +357,36 @@ def test_grid_is_checked_and_printed_without_torch(recipe):
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "chosen", "said"),
+    [
+        ("auto", ["bf16", "fp32", "bf16"], "auto has chosen bf16 in 2 and fp32 in 1 of the runs"),
+        ("auto", ["bf16", "bf16", "bf16"], ""),
+        ("bf16", ["bf16", "fp32", "bf16"], ""),  # a grid of train.precision
+    ],
+)
+def test_runs_that_auto_computes_in_several_types_are_told_once(
+    asked: str, chosen: list[str], said: str, tmp_path: Path, capsys
+) -> None:
+    recipe = SimpleNamespace(train=SimpleNamespace(precision=asked))
+    runs = [
+        SimpleNamespace(
+            name=f"seed-{number}",
+            path=tmp_path / str(number),
+            output=None,
+            resolved=SimpleNamespace(recipe=recipe),
+            is_finished=True,
+        )
+        for number in range(3)
+    ]
+    for run, kind in zip(runs, chosen, strict=True):
+        run.path.mkdir()
+        RunDirectory(run.path).set_status(precision=kind)
+    runner = _runs.Runner(Log(0))
+    runner.train(runs)
+    runner.train(runs)
+    told = capsys.readouterr().err
+    assert told.count("train.precision") == bool(said)
+    assert said in told
