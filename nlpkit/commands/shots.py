@@ -49,6 +49,8 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     from nlpkit.evaluate import list_left_out, prompts, write_rows
     from nlpkit.score.named import split
 
+    if common.predictions is not None and (asked.seeds > 1 or asked.show_prompt):
+        raise UsageError("--predictions: has the answers of one seed; no --seeds or --show-prompt")
     metrics = split(common.metrics) if common.metrics else None
     predictions = check_folder(common.predictions)
     check_unread(predictions, common.data or ())
@@ -61,8 +63,6 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
         lines = [f"{'*' if each == shown['right'] else ' '} {each!r}" for each in answers]
         common.print_result("\n".join([shown["text"], *lines]), **shown)
         return
-    if common.predictions is not None and asked.seeds > 1:
-        raise UsageError("--predictions writes the answers of one seed; give --seeds 1")
     results, rows = _score(checkpoint, found, metrics or found.metrics, asked, common)
     if predictions is not None:
         write_rows(Path(predictions), rows)

@@ -295,6 +295,9 @@ def test_shots_show_prompt_prints_it_and_opens_no_checkpoint(
     found = _done(capsys, *arguments, "--shots", 1)
     assert found["right"] == " no"
     assert found["text"].endswith("\n\nIs {this} bad? The soup was cold.")
+    code, _, err = _run(capsys, *arguments, "--predictions", folder / "none.jsonl")
+    assert code == 2
+    assert err.startswith("nlpkit: --predictions: has the answers of one seed")
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ def test_scores_are_sorted_from_the_highest_and_error_rates_from_the_lowest(tmp_
 
 
 def test_sort_by_what_is_no_column_names_the_nearest(folder, capsys):
+    _, err = printed(capsys, folder / "lr-0.2/seed-1", "--sort", "loss")
+    assert "--sort: has no effect: it is for a directory of runs" in err  # which has a table
     _, err = printed(capsys, folder, "--sort", "held_out.los", code=2)
     assert err == "nlpkit: --sort held_out.los: no such column, did you mean held_out.loss?\n"
     with pytest.raises(UsageError, match=r"columns: run, seed, train\.lr, state, steps, loss"):
