@@ -17,6 +17,7 @@ import transformers
 from scipy.stats import binomtest
 
 from nlpkit import cli
+from nlpkit.errors import DataError
 from nlpkit.evaluate import surprisal
 from nlpkit.runs import pairs
 from nlpkit.runs.likelihood import Encoded, Likelihood
@@ -382,3 +383,13 @@ def test_pairs_of_blimp_are_read_as_published() -> None:
     assert first.paradigm == "adjunct_island"
     assert first.good.text == "Who should Derek hug after shocking Richard?"
     assert first.place == f"{BLIMP}/adjunct_island.jsonl:1"
+
+
+def test_an_empty_file_of_texts_is_named_beside_one_that_is_not(tmp_path: Path) -> None:
+    (tmp_path / "one.txt").write_text("a b\n\nc\n")
+    (tmp_path / "none.txt").write_text("")
+    files = [str(tmp_path / name) for name in ("one.txt", "none.txt")]
+    read = pairs.read_texts(files[:1], None)
+    assert read == [Sentence("a b", f"{files[0]}:1"), Sentence("c", f"{files[0]}:3")]
+    with pytest.raises(DataError, match=r"none\.txt: empty file"):
+        pairs.read_texts(files, None)
