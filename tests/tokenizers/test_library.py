@@ -176,9 +176,10 @@ def test_contract_is_kept(ours):
 
 @pytest.mark.fast_cases(1)
 def test_copy_in_another_process_gives_the_same_ids(ours):
-    copy = pickle.loads(pickle.dumps(ours))
-    assert copy.fingerprint() == ours.fingerprint()
-    assert copy.encode(CONTROL) == ours.encode(CONTROL)
+    for each in (ours, ours.extended(["[X]"])):
+        copy = pickle.loads(pickle.dumps(each))
+        assert copy.fingerprint() == each.fingerprint()
+        assert copy.encode(CONTROL) == each.encode(CONTROL)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         assert pool.map(ours.encode, TEXTS) == ours.encode_batch(TEXTS)
 

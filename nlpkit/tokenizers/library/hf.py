@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -65,7 +64,6 @@ class LibraryTokenizer(ABC):
     cls: ClassVar[str | None] = None
     sep: ClassVar[str | None] = None
     chat_template: str | None = None  # what transformers makes of a conversation; kept in files
-    aliases: Mapping[str, str] = MappingProxyType({})  # names of special tokens, and those here
     _begins = False  # `begins_texts`, where only `add_bos_token` says it
 
     def __init__(self, text: str, source: str = "tokenizer.json"):
@@ -83,6 +81,7 @@ class LibraryTokenizer(ABC):
             expected = self.end_of_word or "no suffix"
             raise FileError(f"{source}: words end in {ends or 'no suffix'}, not in {expected}")
         self._source = source
+        self.aliases: Mapping[str, str] = {}  # names of special tokens, and those here
         self._encoder = self._make_encoder()
         self._encoder.encode_special_tokens = True
         self._library.encode_special_tokens = True
