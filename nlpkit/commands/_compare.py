@@ -44,6 +44,8 @@ class Runs:
 
     def __post_init__(self) -> None:
         """Read what earlier calls have planned and searched; raise an error if the file changed."""
+        if self.out.is_file():
+            raise FileError(f"{self.out}: is a file, not a directory")
         if (path := self.out / table.STATE).is_file():
             self.state |= read_json(path)
             try:

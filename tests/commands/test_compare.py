@@ -416,6 +416,8 @@ def test_a_file_of_another_program_is_no_record_of_an_experiment(record: str, ca
     assert capsys.readouterr().err == (
         "nlpkit: runs/mine/experiment.json: no record of this experiment; give another --out\n"
     )
+    assert compare("--so-far", "--out", "mine.yaml") == 4
+    assert capsys.readouterr().err == "nlpkit: mine.yaml: is a file, not a directory\n"
 
 
 def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
