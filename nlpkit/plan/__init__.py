@@ -62,7 +62,7 @@ def _make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: bo
     if part.frozen:
         frozen.attach(part.frozen, data.objective, data.tokenizer, str(where), log)
     asked = resolved.recipe.train
-    fitted = fit_memory.recorded(fit_memory.find_status(RunDirectory(run_path)))
+    fitted = fit_memory.recorded(fit_memory.find_status(RunDirectory(run_path)), asked)
     if fitted is None and asked.memory is not None and not measure:
         log.warn("train.memory is ignored, because nothing is measured")
     elif fitted is None and asked.memory is not None:

@@ -66,8 +66,10 @@ def find_status(directory: RunDirectory, resumed: Path | None = None) -> JsonObj
     return status
 
 
-def recorded(status: JsonObject) -> Fitted | None:
-    """Return what was chosen at the start of the run with this `find_status`."""
+def recorded(status: JsonObject, settings: Config) -> Fitted | None:
+    """Return what was chosen at the start of a run, unless its recipe names a batch."""
+    if settings.memory is None and settings.tokens_per_batch is not None:
+        return None
     found = status.get(FITTED)
     if isinstance(found, list) and [*map(type, found)] == [int, bool, int]:
         return Fitted(*found)
@@ -92,9 +94,7 @@ def find(
             is not a multiple of the batch that was chosen.
     """
     settings, processes = resolved.recipe.train, accelerator.num_processes
-    if settings.memory is None and settings.tokens_per_batch is not None:
-        return None
-    if found := recorded(status):
+    if found := recorded(status, settings):
         size = found.tokens_per_batch
         if settings.tokens_per_step and settings.tokens_per_step % size:
             raise UsageError(
@@ -151,6 +151,8 @@ def choose(
     limit = settings.memory or ""
     most = parse_bytes(limit)
     widest = {"tokens_per_batch": settings.tokens_per_step, "memory": None}  # holds every example
+    # The run itself builds its model with the weights of `init_from`, which leave the part then.
+    part = replace(part, start=None)
     planned = plan(resolved, settings.model_copy(update=widest), part, data, device)
     sizes = candidates(planned, processes)
     if not sizes:

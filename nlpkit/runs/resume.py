@@ -82,6 +82,9 @@ def restore(run: Run, named: Path | None) -> tuple[files.Checkpoint, State]:
     )
     what = "results are equal up to rounding, not bit for bit"
     _note_change(run, "threads", torch.get_num_threads(), what)
+    if not from_first(lambda: files.list_directories(run.directory.path)):
+        # The best one of the other run is not here.
+        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
     return checkpoint, state
 
 
@@ -89,8 +92,6 @@ def write(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
     """Write that the run goes on from a checkpoint of its own, or of another run."""
     path = run.directory.path
     if not files.list_directories(path):
-        # The best one of the other run is not here.
-        state.best_value, state.best_step, state.evaluations_without_gain = None, 0, 0
         write_start(run)
         run.directory.set_status(resumed_from=str(checkpoint.path))
     elif changed := changes.list_changes(run.directory, run.resolved):  # allowed ones

@@ -115,8 +115,8 @@ def _finish_step(job: Job, state: State) -> None:
     if job.evaluate and state.evaluated_step != state.step and job.pace.evaluation_is_due(state):
         with job.pace.evaluating(state):
             figures = job.evaluate(state.progress(job.settings))
-            if figures is None:
-                _save_and_stop(job, state)
+        if figures is None:
+            _save_and_stop(job, state)
         improved = _note_evaluation(job, state, figures)
     due = improved or state.is_stable_end(job.settings) or state.is_over(job.settings)
     if state.step and (due or job.pace.checkpoint_is_due(state)):

@@ -156,6 +156,21 @@ def test_batch_of_the_recipe_wins_over_what_was_chosen_and_steps_are_multiples_o
     own = (*step, "train.tokens_per_batch=64", "train.steps=2")
     _tiny.pretrain(tiny, tmp_path / "own", *own, resume=start)
     assert json.loads((tmp_path / "own/run.json").read_text())["fitted"] is None
+    plan = planning.make(recipe.load(str(tiny), [*own]), tmp_path / "run", "cpu", Log(QUIET))
+    assert plan.settings.tokens_per_batch == 64
+
+
+def test_a_run_whose_batch_is_chosen_begins_with_the_weights_of_init_from(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = (*STEP, "train.steps=1", "train.warmup_steps=1")
+    base = _tiny.pretrain(tiny, tmp_path / "base", *one, "train.tokens_per_batch=128")
+    begin = (*one, f"init_from={base}", "seed=2")
+    given = _tiny.pretrain(tiny, tmp_path / "given", *begin, "train.tokens_per_batch=512")
+    Machine(monkeypatch)
+    chosen = _tiny.pretrain(tiny, tmp_path / "chosen", *begin, "train.memory=900MB")
+    name = "model.safetensors"
+    assert (chosen / name).read_bytes() == (given / name).read_bytes()
 
 
 def test_what_was_chosen_for_a_start_that_ended_early_is_forgotten(

@@ -8,6 +8,9 @@ from nlpkit import recipe
 from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.errors import NlpkitError, UsageError
+from nlpkit.runs import resume
+from nlpkit.runs.run import Run
+from nlpkit.train.state import State
 from tests import _tiny
 
 WSD = ("train.schedule=wsd", "train.decay_ratio=0.25", "train.keep=1", "train.save_every=3")
@@ -74,11 +77,20 @@ def test_changed_length_names_the_way_to_a_longer_run(runs: Path) -> None:
 
 
 def test_run_from_a_checkpoint_of_another_run_has_a_best_checkpoint_of_its_own(
-    runs: Path, tmp_path: Path
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, out = str(runs / "short/checkpoints" / files.STABLE), tmp_path / "on"
     worse = (*LONGER, "train.lr=3.0")  # never as good as the run before
+    known: list[float | None] = []
+    write = resume.write
+
+    def watched(run: Run, checkpoint: files.Checkpoint, state: State) -> None:
+        known.append(state.best_value)
+        write(run, checkpoint, state)
+
+    monkeypatch.setattr(resume, "write", watched)  # the first process calls it alone
     _tiny.pretrain(runs / "tiny.yaml", out, *worse, resume=start)
+    assert known == [None]
     best = files.read_pointer(out, "best")
     assert best is not None
     assert best.parent == (out / "checkpoints").resolve()

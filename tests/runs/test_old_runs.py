@@ -197,3 +197,14 @@ def test_run_older_than_a_setting_goes_on_as_it_was_begun(folder: Path) -> None:
         with pytest.raises(UsageError, match=r"objective\.learn_unknown: true then, false now"):
             changes.check_changes(directory, changes.as_begun(directory, set_now), False)
         assert open_checkpoint("cpm_ant_nlg", device="cpu").objective.config.learn_unknown
+
+
+def test_null_that_runs_have_from_before_a_setting_went_is_read(folder: Path) -> None:
+    recipe_file = folder / "cpm_ant_nlg/recipe.yaml"
+    text = recipe_file.read_text()
+    recipe_file.write_text(text.replace("\ntrain:\n", "\ntrain:\n  replay: null\n"))
+    directory = RunDirectory(folder / "cpm_ant_nlg")
+    with contextlib.chdir(folder):
+        old = changes.as_begun(directory, recipe.load("cpm_ant_nlg.yaml"))
+        assert changes.check_changes(directory, old, False) == []
+        recipe_file.write_text(text)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit.errors import NlpkitError
 from nlpkit.train import budget
 from nlpkit.train.schedule import GRID, ResolvedTraining
 from nlpkit.train.settings import Config
@@ -105,6 +106,18 @@ def test_clocks_of_training_do_not_count_evaluations(
     assert not time.deaths
     assert [line["step"] for line in run.lines if "held_out" in line] == [20, 40, 50]
     assert run.records[-1]["elapsed"] == pytest.approx(98, abs=1)
+
+
+def test_clock_of_training_does_not_count_an_evaluation_that_a_signal_ends(
+    tmp_path: Path, time: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Timed(tmp_path / "run", time, lambda number: 2.0, evaluation=60.0)
+    run.train = {"budget": "100s", "budget_clock": "training", "eval_every": 20}
+    with monkeypatch.context() as signal:
+        signal.setattr(Timed, "_evaluate", lambda run, progress: time.passes(60))
+        with pytest.raises(NlpkitError, match="saved at step 20"):
+            run.run()
+    assert run.run().step == 50
 
 
 def test_cpu_clock_without_a_budget_is_warned_of() -> None:
