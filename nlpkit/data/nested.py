@@ -17,9 +17,10 @@ BEFORE = "before"  # the column of the entries of the list that come before the 
 
 
 class ObjectWithLine(JsonObject):
-    """An object that knows the line at which it begins."""
+    """An object that knows the line at which it begins, and what is wrong with its keys."""
 
     line = 0
+    wrong: RowError | None = None
 
 
 def expand_rows(read: Rows, path: str | None, history: int | None) -> Rows:

@@ -31,7 +31,7 @@ def explain_ending(name: str) -> UsageError:
 
 def explain_first_line(name: str, raw: bytes) -> DataError:
     """Return the error for a file whose first line, of UTF-16 or with `\r`, is not the only one."""
-    if b"\r" in raw and b"\0" not in raw:
+    if not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         what = "its lines end with a carriage return alone; a newline is needed: tr '\\r' '\\n'"
     else:
         what = "UTF-16 or UTF-32 text (it begins with a byte order mark); UTF-8 is needed: "

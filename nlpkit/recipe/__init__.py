@@ -33,7 +33,7 @@ DECIDED = "from "  # model.size, or model.depth
 _UNUSED: dict[KeyPath, dict[str, str]] = {("data", "valid"): {"weight": "on held-out files"}}
 _NOTHING = "where nothing is held out, and so nothing is evaluated"
 _UNEVALUATED: dict[KeyPath, dict[str, str]] = {
-    ("train",): {"eval_every": _NOTHING, "best_by": _NOTHING},
+    ("train",): {"eval_every": _NOTHING, "best_by": _NOTHING, "patience": _NOTHING},
     ("eval",): {"baseline": _NOTHING},
 }
 

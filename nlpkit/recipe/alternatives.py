@@ -43,8 +43,6 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
         yield ("train", "z_loss"), f"objective {name} predicts no tokens; remove the setting"
     if what := _find_wrong_figure(recipe):
         yield ("train", "best_by"), what
-    if recipe.train.patience and not (recipe.data.valid or recipe.data.valid_fraction):
-        yield ("train", "patience"), _NOT_EVALUATED
     if recipe.eval.pairs:
         yield from _check_pairs(recipe)
     if any(section.lengths for section in recipe.objective):

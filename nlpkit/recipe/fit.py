@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Misfit = tuple[Path, str]  # the setting, and why it does not fit
 _RARE = {  # the settings that `check_rare` looks at
     *(("eval", name) for name in ("metrics", "baseline", "pairs")),
-    *(("train", name) for name in ("z_loss", "best_by", "patience")),
+    *(("train", name) for name in ("z_loss", "best_by")),
     *(("data", "valid_group"), ("model", "source_vocab_size")),
 }
 
@@ -64,8 +64,7 @@ def with_attention(config: ModelConfig, choices: tuple[AttentionChoice, ...]) ->
 def check_attention(
     section: Attention, config: ModelConfig, objectives: Sequence[Objective]
 ) -> Iterator[Misfit]:
-    """Yield kinds that a family cannot have, or that no layer has; and a backend without use."""
-    layers = config.setting("num_layers", len(section.choices)) * config.setting("inner_layers", 1)
+    """Yield kinds that a family cannot have, and a backend without use."""
     for number, choice in enumerate(section.choices):
         path: Path = ("attention", "layers", number) if section.layers else ("attention",)
         if reason := config.refuses_attention(choice):
@@ -74,8 +73,6 @@ def check_attention(
             # If the kind is among them, its settings do not fit, and the reason says which.
             others = list_kinds(config, classes(objectives), besides=choice.kind)
             yield (*path, "kind"), f"{choice.kind} does not fit the model: {reason}{others}"
-        elif number >= layers:
-            yield path, f"there is no such layer, the model has {layers}; remove it"
     if section.backend != "auto" and not config.kinds:
         yield ("attention", "backend"), "the model has no attention to compute; set it to auto"
 

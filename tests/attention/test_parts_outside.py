@@ -246,10 +246,6 @@ def test_run_generates_the_same_as_its_model_without_a_cache(run: Path) -> None:
             r"7:\d+: attention\.knd: unknown setting where no kind is named, did you mean kind\?",
         ),
         ("{kind: causal, layers: [{kind: causal}]}", "kind and layers exclude each other"),
-        (
-            f"{{layers: [{'{kind: causal}, ' * 4}{{kind: aft}}]}}",
-            r"7:86: attention\.layers\.4: there is no such layer, the model has 4; remove it",
-        ),
     ],
 )
 def test_attention_that_does_not_fit_is_named_with_its_line(tmp_path, written, said) -> None:

@@ -422,6 +422,7 @@ def test_paragraphs_lines_are_joined_and_start_is_named(tmp_path, here):
         ("a\n中文abc\n".encode("gb18030"), "a.txt:2: byte 1 is not UTF-8 (0xd6); the line looks"),
         ("un café\n".encode("latin-1"), "a.txt:1: byte 7 is not UTF-8 (0xe9)"),
         ("a\n".encode("utf-16"), "a.txt:1: UTF-16 or UTF-32 text"),
+        ("不\n".encode("utf-16"), "a.txt:1: UTF-16 or UTF-32 text"),  # has the byte of \r
         (b"a\rb\r", "a.txt:1: its lines end with a carriage return alone"),
         (b"a\rb", "a.txt:1: its lines end with a carriage return alone"),
         ("a\n".encode("utf-16-be"), "a.txt:1: character 1 of the text is NUL (U+0000)"),

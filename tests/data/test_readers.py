@@ -442,14 +442,31 @@ def test_lists_in_columns_give_their_rows(tmp_path: Path) -> None:
     assert [row.text("text") for row in found] == ["a", "b"]
 
 
-def test_time_that_python_does_not_hold_is_one_line(tmp_path: Path) -> None:
+def test_time_that_python_does_not_hold_is_a_number(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet
 
     table = pyarrow.table({"text": ["a"], "at": pyarrow.array([1 << 60], pyarrow.timestamp("ms"))})
     parquet.write_table(table, tmp_path / "x.parquet")
+    (row,) = _rows(str(tmp_path / "x.parquet"), ("text",))
+    assert row.values == {"text": "a", "at": 1 << 60}
+    inner = pyarrow.array([[1]], pyarrow.list_(pyarrow.timestamp("ns")))
+    table = pyarrow.table({"text": ["a"], "at": inner})
+    parquet.write_table(table, tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x\.parquet: a value that Python cannot hold: "):
         _rows(str(tmp_path / "x.parquet"), ("text",))
+
+
+@pytest.mark.parametrize("content", ['[{"a": "1", "a": "2"},\n {"a": "3"}]', '{"a": 1, "a": 2}'])
+def test_key_that_a_json_object_has_twice_is_one_row(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r'x\.json:1: "a" is there twice'):
+        _rows(str(path), ("a",), format="json")
+    if content.startswith("["):
+        counts = Counts()
+        (row,) = _rows(str(path), ("a",), format="json", on_error="skip", counts=counts)
+        assert (row.values, row.line, counts.bad) == ({"a": "3"}, 2, 1)
 
 
 def test_rows_of_lines_have_newlines_where_the_mark_stands(tmp_path: Path) -> None:

@@ -391,6 +391,9 @@ def test_data_set_with_a_part_of_its_shards_is_refused() -> None:
     for number in (1, 2):
         _write(f"ds/data/train-0000{number}-of-00003.jsonl", JSONL)
     assert "3 files taken" in _notes({"hf": "ds"})[0]
+    for number in (1, 2):  # some number them from 1
+        _write(f"other/data/train-0000{number}-of-00002.jsonl", JSONL)
+    assert "2 files taken" in _notes({"hf": "other"})[0]
 
 
 def test_parquet_of_a_hub_copy_is_read_by_its_names() -> None:

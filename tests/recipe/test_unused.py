@@ -266,4 +266,5 @@ def test_settings_of_evaluation_without_held_out_data_are_warned_of() -> None:
     ]
     best = ("objective={name: tagging}", "train.best_by=f1")
     assert f"--set train.best_by: {why}" in resolve(text, *best).warnings
+    assert f"--set train.patience: {why}" in resolve(text, "train.patience=2").warnings
     assert not resolve(text, "eval.baseline=2", "data.valid_fraction=0.1").warnings

@@ -28,6 +28,8 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     for entry in content if isinstance(content, list) else [content]:
         line = _first_line(entry) or line
         try:
+            if isinstance(entry, ObjectWithLine) and entry.wrong:
+                raise entry.wrong
             yield line, name_values(entry)
         except RowError as error:
             yield line, error
@@ -52,21 +54,24 @@ def read(file: TextFile, counts: Counts) -> object:
     starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
 
     def parse(text_and_end: tuple[str, int], *arguments: Any) -> tuple[ObjectWithLine, int]:
-        line = bisect_right(starts, text_and_end[1] - 1)
-        asked = (*arguments[:3], refuse_twins, *arguments[4:])  # the fourth gets the pairs
-        try:
-            values, end = decoder.JSONObject(text_and_end, *asked)  # type: ignore[attr-defined]
-        except RowError as error:
-            raise DataError(f"{file.name}:{line}: {error.what}") from error
-        found = ObjectWithLine(values)
-        found.line = line
-        return found, end
+        found = ObjectWithLine()
+        found.line = bisect_right(starts, text_and_end[1] - 1)
+
+        def take(pairs: list[tuple[str, object]]) -> None:
+            found.update(pairs)
+            try:
+                refuse_twins(pairs)
+            except RowError as error:
+                found.wrong = error
+
+        asked = (*arguments[:3], take, *arguments[4:])  # the fourth gets the pairs
+        return found, decoder.JSONObject(text_and_end, *asked)[1]  # type: ignore[attr-defined]
 
     made: Any = json.JSONDecoder()
     made.parse_object = parse
     made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]  # C's has no parse
     try:
-        return made.decode("\n".join(texts))
+        content = made.decode("\n".join(texts))
     except (ValueError, RecursionError) as error:
         what, place = describe(error), file.name
         if isinstance(error, json.JSONDecodeError):
@@ -74,3 +79,6 @@ def read(file: TextFile, counts: Counts) -> object:
             hint = "; objects line by line are data.format: jsonl"
             what += hint if error.msg == "Extra data" else ""
         raise DataError(f"{place}: {what}") from error
+    if isinstance(content, ObjectWithLine) and content.wrong:
+        raise DataError(f"{file.name}:{content.line}: {content.wrong.what}")
+    return content

@@ -3,6 +3,7 @@
 A row's line is its number. Of documents only the columns that the recipe names are read.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,7 +52,21 @@ def choose_columns(columns: Sequence[str], names: Sequence[str]) -> list[str] | 
 
 def rows_of(batches: Iterator[Any], counts: Counts) -> Rows:
     """Yield number, from 1, and values of each row."""
-    values = (row for batch in batches for row in batch.to_pylist())
-    for number, row in enumerate(values, 1):
-        counts.lines += 1
-        yield number, row
+    numbers = itertools.count(1)
+    for batch in batches:
+        names, columns = batch.schema.names, [*map(_to_list, batch.columns)]
+        for values in zip(*columns, strict=True):
+            counts.lines += 1
+            yield next(numbers), dict(zip(names, values, strict=True))
+
+
+def _to_list(column: Any) -> list[Any]:
+    """Return the values of a column; times that Python does not hold are numbers."""
+    try:
+        return column.to_pylist()
+    except (ValueError, OverflowError):
+        from pyarrow import types
+
+        if not types.is_temporal(column.type):
+            raise
+        return column.cast("int64").to_pylist()

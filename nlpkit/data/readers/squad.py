@@ -27,10 +27,12 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
             for question in _list(file, paragraph, "qas"):
                 title = {"title": article["title"]} if "title" in article else {}
                 context = {"context": paragraph["context"]} if "context" in paragraph else {}
-                yield question.line, {**title, **context, **question}
+                yield question.line, question.wrong or {**title, **context, **question}
 
 
 def _list(file: TextFile, entry: ObjectWithLine, key: str) -> list[ObjectWithLine]:
+    if entry.wrong:
+        raise DataError(f"{file.name}:{entry.line}: {entry.wrong.what}")
     value = entry.get(key)
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
         what = "no" if key not in entry else "no list of objects in"

@@ -74,7 +74,7 @@ def read_state(
         del state[ours], used[ours]
     read = {key for keys in used.values() for key in keys}
     unused = [key for key in tensors if key not in read and not _repeats(form, key, tensors, state)]
-    if others := [key for key in unused if key in form.copies]:
+    if others := [key for key in unused if key in form.copies and tensors[key].ndim > 1]:
         table = names_of(form, form.copies[others[0]])[0].key
         raise ValueError(f"{others[0]} is not {table}; this model has one table for both")
     return state, [key for key in unused if not matches(form.ignored, key)]
