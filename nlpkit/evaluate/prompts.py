@@ -120,7 +120,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         rows = read(train, "valid", counts)
     skip = data.on_error == "skip"
     asked = _show_all(rows, task, config, settings, counts, skip)
-    examples = _show_all(known, task, config, settings, Counts(), skip)
+    examples = _show_all(known, task, config, settings, Counts(), skip) if shots else []
     if not asked:
         raise DataError("; ".join([f"{name}: no rows to score", *list_left_out(counts)[:1]]))
     if shots > len(examples):
@@ -132,7 +132,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
         metrics,
         settings,
         asked,
-        examples if shots else [],
+        examples,
         counts,
     )
 

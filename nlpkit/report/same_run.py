@@ -7,11 +7,12 @@ files of each checkpoint that both have. What measures time or memory is left ou
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 from nlpkit.checkpoints import files
 from nlpkit.checkpoints.run_directory import METRICS, STATUS
-from nlpkit.disk import file_sha256
+from nlpkit.disk import file_sha256, read_json
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.recipe.places import dotted, flatten
 from nlpkit.report import history
@@ -132,6 +133,9 @@ def _list_saved(checkpoints: Mapping[int, Path], stateless: Collection[int]) -> 
         manifest = json.loads((path / files.MANIFEST).read_text("utf-8"))["files"]
         for name in sorted(manifest.keys() - _NOT_HASHED):
             found[step, f"{path.name}/{name}", _HASH] = manifest[name]["sha256"]
+            if name == "adapter_config.json":  # earlier versions wrote the same in another order
+                text = json.dumps(read_json(path / name), sort_keys=True)
+                found[step, f"{path.name}/{name}", _HASH] = sha256(text.encode()).hexdigest()
         if step in stateless:
             continue
         state = json.loads(files.training_file(path).read_text("utf-8"))["state"]

@@ -114,6 +114,8 @@ class Config(FrozenConfig):
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> dict[str, str]:
         """See `FrozenConfig`."""
         found = {} if self.pairs else dict.fromkeys(_OF_PAIRS, "without eval.pairs")
+        if self.max_pairs == "all":  # an experiment sets it, also for a search without pairs
+            found.pop("max_pairs", None)
         if not any(issubclass(made, Task) and issubclass(made, Continues) for made in objectives):
             return found | dict.fromkeys(_OF_ANSWERS, "with an objective that generates no answers")
         of_beams = _OF_ANSWERS[1:] if self.beam == 1 else ()

@@ -134,11 +134,13 @@ def _draw_samples(
     rng = np.random.default_rng(seed)
     lines = len(tables[0])
     piece = max(1, _CELLS // lines)
+    floats = [table.astype(np.float64) for table in tables]  # their products are fast, and exact
     for start in range(0, samples, piece):
         drawn = rng.choice(lines, size=(min(piece, samples - start), lines), replace=True)
         for sample in drawn:
-            times = np.bincount(sample, minlength=lines)
-            yield [(times @ table).tolist() for table in tables]
+            times = np.bincount(sample, minlength=lines).astype(np.float64)
+            sums = zip(floats, tables, strict=True)
+            yield [(times @ each).astype(table.dtype).tolist() for each, table in sums]
 
 
 def _draw_shuffles(

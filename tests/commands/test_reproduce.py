@@ -300,3 +300,15 @@ def test_share_held_out_and_batch_that_fits_are_those_of_the_run(runs, tmp_path,
     recipe += ["--set", "data={train: [texts/], valid_fraction: 0.2}", "--set", "train.memory=1GB"]
     assert cli.run(["pretrain", "gpt2", "-q", "--out", "parted", *recipe]) == 0
     assert reproduce(run="parted") == 0
+
+
+def test_settings_of_adapters_are_the_same_in_another_order(tmp_path):
+    found = []
+    for name, text in (("one", '{"r": 1, "bias": "none"}'), ("other", '{"bias": "none", "r": 1}')):
+        place = tmp_path / name / "step-00000001"
+        place.mkdir(parents=True)
+        (place / "adapter_config.json").write_text(text)
+        manifest = {"files": {"adapter_config.json": {"sha256": name}}}
+        (place / "manifest.json").write_text(json.dumps(manifest))
+        found.append(same_run._list_saved({1: place}, [1]))
+    assert found[0] == found[1]

@@ -388,6 +388,11 @@ def test_rows_that_are_left_out_are_counted_and_stdin_is_jsonl(
     )
     assert "left out of what is evaluated: 1 malformed row, 1 row that choices leave out" in err
     assert f"skipped {file}:4: " in err
+    # Without examples, training rows give the names of classes alone.
+    named = tmp_path / "named.jsonl"
+    named.write_text(json.dumps({"words": "Good.", "label": "good"}) + "\n")
+    template = ("--set", "eval.prompt.template={words}", "--data", named)
+    assert _done(capsys, folder / "gpt", folder / "r.yaml", *template)["rows"] == 1
     monkeypatch.setattr("sys.stdin", SimpleNamespace(
         buffer=io.BytesIO(lines.encode()), closed=False, isatty=lambda: False
     ))  # fmt: skip
