@@ -68,10 +68,7 @@ def lines(file: TextFile) -> Iterator[bytes]:
             left -= len(raw)
             number += 1
             if number == 1 and file.start == 0:
-                is_text = b"\0" not in raw
-                if raw.startswith(_UTF16_MARKS) or (
-                    is_text and b"\r" in raw[:-1] and raw[-1:] != b"\n"
-                ):
+                if raw.startswith(_UTF16_MARKS) or (b"\r" in raw[:-1] and raw[-1:] != b"\n"):
                     from nlpkit.data.unreadable import explain_first_line
 
                     raise explain_first_line(file.name, raw)

@@ -31,11 +31,16 @@ def explain_ending(name: str) -> UsageError:
 
 def explain_first_line(name: str, raw: bytes) -> DataError:
     """Return the error for a file whose first line, of UTF-16 or with `\r`, is not the only one."""
-    if not raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        what = "its lines end with a carriage return alone; a newline is needed: tr '\\r' '\\n'"
-    else:
+    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
         what = "UTF-16 or UTF-32 text (it begins with a byte order mark); UTF-8 is needed: "
         what += "iconv -f UTF-16 -t UTF-8"
+    elif b"\0" not in raw:
+        what = "its lines end with a carriage return alone; a newline is needed: tr '\\r' '\\n'"
+    else:
+        try:
+            what = f"character {raw.decode().index(chr(0)) + 1} of the text is NUL (U+0000)"
+        except UnicodeDecodeError as error:
+            what = explain_bytes(raw, error.start).what
     return DataError(f"{name}:1: {what}")
 
 

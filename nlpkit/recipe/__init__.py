@@ -171,6 +171,10 @@ def list_warnings(
         for name in [name for name in reasons if not config.is_default(name)]:
             at = (*path, name)
             found.append(Problem.at(document.place(at), at, f"has no effect {reasons[name]}"))
+    if recipe.attention.layers:
+        from nlpkit.recipe.alternatives import find_idle_layers
+
+        found += find_idle_layers(recipe.attention.layers, model, document)
     return tuple(map(str, sorted(found)))
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
 from nlpkit import registry
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.abilities import ScoresText, Scoring
-from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.objective import ModelSettings, Objective
 from nlpkit.contracts.task import Task
 from nlpkit.models.config import CAPABILITIES, ModelConfig
 from nlpkit.recipe.fit import Misfit, classes, members_of, missing_needs, with_attention
-from nlpkit.recipe.places import Path
+from nlpkit.recipe.places import Document, Path, Problem
 from nlpkit.recipe.sections import Objective as Section
 
 if TYPE_CHECKING:
@@ -47,6 +47,20 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
         yield from _check_pairs(recipe)
     if any(section.lengths for section in recipe.objective):
         yield from _check_lengths(recipe)
+
+
+def find_idle_layers(
+    layers: Sequence[object], model: ModelSettings | None, document: Document
+) -> list[Problem]:
+    """Return what is said of `attention.layers` that are more than the model's, if they are."""
+    has = len(layers)
+    if model is not None:
+        has = model.setting("num_layers", has) * model.setting("inner_layers", 1)
+    if len(layers) <= has:
+        return []
+    at = ("attention", "layers")
+    what = f"has no effect after layer {has}, the last of the model"
+    return [Problem.at(document.place(at), at, what)]
 
 
 def _find_wrong_figure(recipe: "Recipe") -> str:

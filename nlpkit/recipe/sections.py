@@ -1,7 +1,6 @@
 """The sections of a recipe, and the classes that declare their settings."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     Field,
@@ -23,9 +22,6 @@ from nlpkit.contracts.objective import Objective as ObjectiveClass
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.models.sizes import parse_size
-
-if TYPE_CHECKING:
-    from nlpkit.contracts.objective import ModelSettings, Objectives
 
 BACKENDS = "attention/backends"
 TARGETS = ("size", "depth")  # of a model: what they leave open is decided by `recipe/autosize`
@@ -270,13 +266,6 @@ class Attention(Part):
                 raise ValueError(f"{name}: unknown setting where no kind is named{near}")
             return None
         return value
-
-    def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
-        """Return `layers` if they are more than those of the model."""
-        has = named = len(self.layers or ())
-        if model is not None:
-            has = model.setting("num_layers", named) * model.setting("inner_layers", 1)
-        return {"layers": f"after layer {has}, the last of the model"} if named > has else {}
 
     @property
     def choices(self) -> tuple[AttentionChoice, ...]:

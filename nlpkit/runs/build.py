@@ -100,9 +100,7 @@ def build_model(part: ModelPart, vocab_size: int, backend: str) -> nn.Module:
     if part.outputs:
         head = part.head.add(model, part.config.state_size, part.outputs, part.head_dropout)
         if kept := pop_head(dict(old)):  # that of another task is dropped by `compare_heads`
-            # LLaMA's of questions had no bias before 2026-11-28.
-            bias = {} if head.bias is None else {"bias": torch.zeros_like(head.bias)}
-            head.load_state_dict({**bias, **kept})
+            head.load_state_dict(kept)
     if part.lora is not None:
         from nlpkit.models import lora
 

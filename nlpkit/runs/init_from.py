@@ -27,7 +27,7 @@ from nlpkit.models import adapter_config, families, lora
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.rows import resize_embeddings
-from nlpkit.models.layers.head import HEAD, PREFIX, pop_head
+from nlpkit.models.layers.head import BIAS, HEAD, PREFIX, pop_head
 from nlpkit.models.meta import meta_model
 from nlpkit.plural import number_of
 from nlpkit.recipe import Recipe, Resolved, fit
@@ -313,6 +313,8 @@ def compare_heads(part: ModelPart, new: JsonMapping) -> None:
             f"init_from: {part.source}: its trained output layer is not used, a new one begins at "
             f"random: the {differ} of its task and of this one differ"
         )
+    elif part.head.bias:  # LLaMA's of questions had none before 2026-11-28
+        part.start.setdefault(BIAS, torch.zeros(part.outputs))
 
 
 def _has_outputs(part: ModelPart, labels: Sequence[str] | None) -> bool:

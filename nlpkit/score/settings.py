@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nlpkit.contracts.objective import ModelSettings, Objectives
 
 _OF_ANSWERS = ("beam", "length_penalty", "length_penalty_form")
-_OF_PAIRS = ("max_pairs", "pairs_method")
+_WITHOUT_PAIRS = dict.fromkeys(("max_pairs", "pairs_method"), "without eval.pairs")
 
 
 def _check_entry(entry: str) -> str:
@@ -113,9 +113,8 @@ class Config(FrozenConfig):
 
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> dict[str, str]:
         """See `FrozenConfig`."""
-        found = {} if self.pairs else dict.fromkeys(_OF_PAIRS, "without eval.pairs")
-        if self.max_pairs == "all":  # an experiment sets it, also for a search without pairs
-            found.pop("max_pairs", None)
+        # The search of an experiment has no pairs, and asks for all of them.
+        found = {} if self.pairs or self.max_pairs == "all" else _WITHOUT_PAIRS
         if not any(issubclass(made, Task) and issubclass(made, Continues) for made in objectives):
             return found | dict.fromkeys(_OF_ANSWERS, "with an objective that generates no answers")
         of_beams = _OF_ANSWERS[1:] if self.beam == 1 else ()

@@ -226,10 +226,7 @@ class Config(FrozenConfig):
     @model_validator(mode="before")
     @classmethod
     def _prepared(cls, given: Any) -> Any:
-        """Keep lists apart as `phases`; let rows take the place of tokens.
-
-        Runs of 2026-11-22 to 25 have `replay: null`.
-        """
+        """Keep lists apart as `phases`; let rows replace tokens; drop the null of older runs."""
         if isinstance(given, dict) and given.get("replay", "") is None:
             given = {name: value for name, value in given.items() if name != "replay"}
         if isinstance(given, dict) and (
