@@ -6,26 +6,48 @@ A run may be older than a setting, or than the rule of `model.size`.
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
 from nlpkit.checkpoints import files, run_directory
-from nlpkit.checkpoints.run_directory import RECIPE, RunDirectory
+from nlpkit.checkpoints.run_directory import (
+    METRICS,
+    RECIPE,
+    STATUS,
+    RunDirectory,
+    process_rank,
+)
 from nlpkit.errors import FileError, UsageError
 from nlpkit.recipe import DECIDED, DEFAULT, Recipe, Resolved, autosize
 from nlpkit.recipe.known import find_changes
 from nlpkit.recipe.places import dotted
 from nlpkit.recipe.sections import Model
+from nlpkit.train.budget import REPLAY
 
 
-def as_begun(directory: RunDirectory, resolved: Resolved) -> Resolved:
-    """Return the recipe; settings that are newer than the run get their old fixed values."""
+def as_begun(directory: RunDirectory, resolved: Resolved, resume: str = "auto") -> Resolved:
+    """Return the recipe; settings that are newer than the run get their old fixed values.
+
+    A run that begins with the checkpoint `resume` also keeps what a size decided for that one's.
+    """
+    if resume not in ("auto", "never"):
+        resolved = as_begun(RunDirectory(Path(resume).resolve().parent.parent), resolved)
     path = directory.path / RECIPE
     if not path.exists() or not files.list_checkpoints(directory.path):
         return resolved
     names = directory.status().get(run_directory.DECIDED)
     names = names if isinstance(names, list) else None
     return set_earlier(resolved, recipe.load(str(path)), names)
+
+
+def forget_start(directory: RunDirectory, resolved: Resolved) -> None:
+    """Remove what a start with another recipe left behind that has saved no checkpoint."""
+    recipe_file = directory.path / RECIPE
+    is_other = recipe_file.exists() and recipe_file.read_text("utf-8") != resolved.to_yaml()
+    if is_other and not files.list_directories(directory.path) and process_rank() == 0:
+        for name in (STATUS, METRICS, REPLAY):
+            (directory.path / name).unlink(missing_ok=True)
 
 
 def list_changes(directory: RunDirectory, resolved: Resolved) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from torch import Tensor
+from torch.nn import functional as F
 
 from nlpkit.checkpoints import hf_layout
 from nlpkit.contracts.format import HfFormat
@@ -94,6 +95,8 @@ def merge(
             key, is_table = names[name], name in tables
             matrices = lora.name_matrices(lora.TABLE if is_table else layer)
             a, b = (adapters[f"{layer}.{matrix}"].float() for matrix in matrices)
+            if is_table:  # a released one may have more rows than there are tokens
+                a = F.pad(a, (0, max(0, len(tensors[key]) - a.shape[1])))
             delta = adapter["lora_alpha"] / adapter["r"] * (b @ a)
             transposed = is_table or lora.is_transposed(form, key.removesuffix(".weight"))
             tensors[key] = tensors[key].float() + (delta.T if transposed else delta)

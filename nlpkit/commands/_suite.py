@@ -44,7 +44,7 @@ def plan(
         for name, (start, out) in starts.items():
             side = Series(
                 *(f"{task.title}/{name}", task.recipe, out, common),
-                changes=[*changes, *start],
+                changes=[*start, *changes],  # --set counts on both sides
                 explain=explain,
                 rates=rates,
                 more=MAX_MORE,

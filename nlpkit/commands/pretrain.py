@@ -41,8 +41,7 @@ def train(
 ) -> None:
     """Train the run of a recipe, or its runs.
 
-    `words` are the verb, the recipe and the options of the verb alone; `load` returns the recipe
-    with further settings, as `--set` takes them.
+    `words` begin the command of each; `load` returns the recipe with further settings of `--set`.
     """
     if runs.grid or runs.print_runs or (runs.seeds is not None and not runs.smoke_test):
         from nlpkit.commands._grid import Sweep
@@ -104,8 +103,8 @@ def train_in_directory(
     directory = RunDirectory(user_path(resolved.recipe.out))
     with directory.locked():
         changed: list[str] = []
-        if [*directory.path.glob("*")][1:]:  # more than the lock; rank 0 makes it
-            resolved, changed = check_directory(resolved, common, allow_change)
+        if common.resume not in ("auto", "never") or len([*directory.path.glob("*")]) > 1:  # lock
+            resolved, changed = check_directory(resolved, common, allow_change, begins=True)
         if not changed and directory.finished():
             log.info(f"{directory.path} is finished; nothing to do")
             return
@@ -138,11 +137,9 @@ def _announce(directory: "RunDirectory", resume: str, changed: list[str], log: "
 
 
 def check_directory(
-    resolved: "Resolved", common: Common, allow_change: bool | None
+    resolved: "Resolved", common: Common, allow_change: bool | None, begins: bool = False
 ) -> tuple["Resolved", list[str]]:
-    """Return the recipe as a run that is in its directory goes on with it, and what it changes.
-
-    Writes nothing.
+    """Return the recipe as the run in its directory goes on with it, and what it changes.
 
     Raises:
         UsageError: training would refuse to go on with this run.
@@ -151,10 +148,12 @@ def check_directory(
     from nlpkit.checkpoints.run_directory import RunDirectory
 
     directory = RunDirectory(user_path(resolved.recipe.out))
-    resolved = changes.as_begun(directory, resolved)
+    resolved = changes.as_begun(directory, resolved, common.resume)
     changed = changes.check_changes(directory, resolved, allow_change)
     if common.resume == "never" and files.list_directories(directory.path):
         raise UsageError(f"{directory.path} has checkpoints of a run; give --out another directory")
+    if begins:
+        changes.forget_start(directory, resolved)
     return resolved, changed
 
 

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from nlpkit.contracts.reader import Row
 
 DEFAULT_NEW_TOKENS = 128
+# What an objective has that takes these abilities from another one.
+MEMBERS = (
+    *("continue_text", "max_length", "eos_token_ids", "suppress_tokens", "drop_unknown"),
+    *("encode_input", "max_new_tokens", "source_front", "sample_input", "decode_output"),
+    "fill_blanks",
+)
 
 
 @dataclass(frozen=True)

@@ -72,9 +72,6 @@ def find_inputs(
     # A file may be in both: a test of whether a model can learn it by heart.
     seen = {name: by for name, by in seen.items() if name == "-"}
     valid = [each for source in config.valid if (each := find_input(source))]
-    used = {file.format for each in train + valid for file in each.files}
-    if config.line_break is not None and used and not used & {*formats.WITH_LINE_BREAK}:
-        raise UsageError("data.line_break: only files of text, tsv and parallel lines have it")
     return train, valid
 
 

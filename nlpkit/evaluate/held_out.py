@@ -190,11 +190,18 @@ class Evaluation:
         texts = [item.text for item in self.corpus.items]
         answers: list[str] = []
         problems: list[str] = []
+        ended = 0
         for written in writer.write(texts, scores=False):
             stop.check()
             show("written answers", len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")
             problems += [written.problem] if written.problem else []
+            ended += not written.outputs or written.outputs[0].ended
+        if open_ones := len(texts) - ended:
+            log.warn(
+                f"{open_ones:,} of {len(texts):,} answers were not at their end after "
+                f"{writer.max_new_tokens} tokens; more: --max-new-tokens"
+            )
         if problems:
             log.warn(
                 f"{len(problems):,} of {len(texts):,} rows have no answer ({problems[0]}), which "

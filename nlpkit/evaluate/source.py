@@ -12,6 +12,7 @@ from nlpkit.contracts.reader import Counts, RowError, TextFile
 from nlpkit.contracts.task import Task
 from nlpkit.data.cache import cache_directory, content_hash
 from nlpkit.data.files import Input, find_inputs
+from nlpkit.data.formats import TEXT_FORMATS, find_format
 from nlpkit.data.given import list_sources
 from nlpkit.data.items import Row, read_rows
 from nlpkit.data.lines import name_first
@@ -59,6 +60,8 @@ def find_data(
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
     form = settings.get("format", "auto")
+    if form in TEXT_FORMATS and any(find_format(file) not in ("", "text") for file in files):
+        settings["format"] = form = "auto"  # that of the run's own files
     settings["train"] = list_sources(files, form, isinstance(opened.objective, Task))
     if text_key is not None:
         settings["text_key"] = text_key

@@ -25,7 +25,7 @@ from pydantic import Field as Setting
 from pydantic import field_validator
 
 from nlpkit.config import FrozenConfig
-from nlpkit.contracts.abilities import Filling, Generative
+from nlpkit.contracts.abilities import MEMBERS, Generative
 from nlpkit.contracts.batch import (
     IGNORE,
     LENGTHS,
@@ -74,7 +74,7 @@ class Objective(TextObjective):
     fields: Mapping[str, Field] = {}
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
-        self.config = config
+        self.config, self.tokenizer, self.model_config = config, tokenizer, model_config
         self.labels = tuple(member.label for member in config.of)
         for number, member in enumerate(config.of):
             try:
@@ -119,11 +119,9 @@ class Objective(TextObjective):
     def _generate_as(self, member: Any) -> None:
         if member is None:
             return
-        self.max_length, self.eos_token_ids = member.max_length, member.eos_token_ids
-        self.suppress_tokens, self.continue_text = member.suppress_tokens, member.continue_text
+        has = (name for name in MEMBERS if name != "drop_unknown" and hasattr(member, name))
+        vars(self).update({name: getattr(member, name) for name in has})
         self.template = member.template or self.template
-        if isinstance(member, Filling):
-            self.fill_blanks = member.fill_blanks
 
     def _name(self, number: int, part: str) -> str:
         """Return the name of a part of a member's loss."""

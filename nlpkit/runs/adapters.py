@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from nlpkit.checkpoints import hf_writing, peft_layout, prompt_layout
 from nlpkit.checkpoints.peft_layout import SETTINGS, WEIGHTS
 from nlpkit.contracts.format import HfFormat
+from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models import lora, soft_prompt
 from nlpkit.models.adapter_config import Config
@@ -56,10 +57,14 @@ def write(
     heads = part.head.names if HEAD in weights else {}
     tensors = {theirs: weights[ours] for ours, theirs in heads.items()}
     if part.new_tokens(vocab_size):
+        saved = lora.table_names(form, part.vocabulary)
+        if lost := [name for name in part.vocabulary if name in weights and name not in saved]:
+            what = "has new tokens, and is not saved with adapters; train the whole model"
+            raise UsageError(f"lora: {lost[0]} {what}")
         layer = part.targets.get(lora.TABLE)
         names = {f"{layer}.weight": f"{layer}.base_layer.weight"}
-        tables = lora.table_names(form, part.vocabulary).values()
-        tensors |= {names.get(name, name): merged[name] for name in tables if name in merged}
+        tables = [name for name in saved.values() if name in merged]
+        tensors |= {names.get(name, name): merged[name] for name in tables}
     kind = _find_task_type(form, part.head_kind if heads else None)
     settings: JsonObject = {
         "task_type": kind,

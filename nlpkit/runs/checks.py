@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 from nlpkit import attention, registry
+from nlpkit.checkpoints import files
 from nlpkit.contracts.request import Heads
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import RecipeError, Unsupported, UsageError
 from nlpkit.recipe import COMMAND_LINE, Resolved, fit, list_warnings
 from nlpkit.recipe.places import dotted
-from nlpkit.runs import vocabulary
 from nlpkit.runs.run import ModelPart
 
 
@@ -81,7 +81,7 @@ def check_padding(
 
     RoBERTa's positions do not count the token of this id. A model that is there keeps its own.
     """
-    begun = part.resumed is not None or (run_path / vocabulary.TOKENIZER).is_dir()
+    begun = part.resumed is not None or files.list_directories(run_path)
     index, padding = part.config.padding_idx, tokenizer.pad_id
     is_free = padding is None and index >= tokenizer.vocab_size
     if begun or part.source is not None or index == padding or is_free:

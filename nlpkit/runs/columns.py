@@ -10,6 +10,7 @@ from itertools import islice
 
 from nlpkit.contracts.reader import Counts, Row, RowError, TextFile
 from nlpkit.contracts.task import Task
+from nlpkit.data import formats
 from nlpkit.data.documents import check_format, read_documents
 from nlpkit.data.files import Input, find_files, find_inputs
 from nlpkit.data.items import read_rows
@@ -31,6 +32,9 @@ def check(resolved: Resolved) -> list[str]:
     objective = resolved.recipe.objective[0].objective
     try:
         train, valid = find_inputs(config, resolved.base, None)
+        used = {file.format for each in train + valid for file in each.files}
+        if config.line_break is not None and used and not used & {*formats.WITH_LINE_BREAK}:
+            raise UsageError("data.line_break: only files of text, tsv and parallel lines have it")
     except (FileError, UsageError) as error:
         raise type(error)(_locate(error, resolved)) from error
     if resolved.recipe.eval.pairs:

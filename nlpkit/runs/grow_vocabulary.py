@@ -70,7 +70,7 @@ def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | Non
     old = tokenizer_files.load(home) if home and tokenizer_files.is_there(home) else None
     if own is not None:
         tokenizer = own
-    elif section is None:
+    elif section is None or part.resumed is not None:
         assert home is not None  # checked by the recipe
         tokenizer = tokenizer_files.load(home)[1]
         bert_vocabulary.name_tokens(tokenizer, part.config, Path(str(part.source)))
@@ -90,7 +90,9 @@ def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | Non
     new = [made.token(number) for number in range(tokenizer.vocab_size, made.vocab_size)]
     if new and own is None:
         said = f"tokenizer: {number_of(len(new), 'special tokens')} more than the checkpoint has, "
-        text.callbacks.note(f"{said}with new embeddings: {name_first(new)}")
+        kept = "; they are not trained without lora.targets: token_embedding"
+        remark = "" if part.base_hash is None else kept
+        text.callbacks.note(f"{said}with new embeddings{remark}: {name_first(new)}")
     return made
 
 

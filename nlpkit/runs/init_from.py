@@ -67,7 +67,8 @@ def model_part(
     named = _family_of_recipe(recipe, directory)
     content = own[1] if own else any_layout.read(directory, named)
     family = hf_model.find_family(content[0], directory, named)
-    part = ModelPart(family, None, None, directory, prompt=prompt)
+    resumes = None if _has_base(recipe) else resumed
+    part = ModelPart(family, None, None, directory, resumed=resumes, prompt=prompt)
     loaded = _loaded(resolved, family, directory, content)
     part.config = loaded.config
     part.warnings = loaded.warnings("set to 0" if _has_base(recipe) else "randomly initialized")
@@ -164,7 +165,7 @@ def _fitting(part: ModelPart, start: Mapping[str, torch.Tensor]) -> dict[str, to
     def fits(name: str, tensor: torch.Tensor) -> bool:
         if "attention_tensors." in name:
             return name in has and has[name].shape == tensor.shape
-        return name in has or name.startswith(PREFIX)
+        return name in has or name.startswith((PREFIX, hf_model.OBJECTIVE_HEADS))
 
     return {name: tensor for name, tensor in start.items() if fits(name, tensor)}
 

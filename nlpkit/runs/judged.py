@@ -63,11 +63,16 @@ class Judge:
         numbers = range(first, len(self.encoded) // 2, step)
         encoded = [self.encoded[2 * number + each] for number in numbers for each in (0, 1)]
         self.likelihood.opened = replace(self.likelihood.opened, model=model)
+        trained: Any = model
+        backend = getattr(trained, "backend", "auto")
+        trained.backend = "auto"  # as `nlpkit judge`: a named one may refuse float32
         try:
             with torch.autocast(processes.device.type, enabled=False):  # as `nlpkit judge`
                 log_probs = self.likelihood.compute_log_probs(encoded)
         except (Stopped, TryAgain):
             return {}
+        finally:
+            trained.backend = backend
         credit = pairs.Scores(encoded, log_probs).credit().tolist()
         return {NAME: float(np.mean(gather_object(credit) if step > 1 else credit))}
 

@@ -216,18 +216,20 @@ def _weights(run: Run, path: Path) -> dict[str, Tensor]:
 def _find_checkpoint(run: Run, named: Path | None) -> files.Checkpoint:
     path = run.directory.path
     begun = files.list_directories(path)
-    # A run that began at the checkpoint goes on from its own newest one.
-    if named is None or (
-        begun and run.directory.status().get("resumed_from") == str(named.resolve())
-    ):
+    # A run that began at the checkpoint goes on from its own newest one; a link may have moved.
+    then = Path(run.directory.status().get("resumed_from") or "")
+    if named is None or (begun and then == named.resolve()):
+        return integrity.find_newest_valid(path, run.log.warn)
+    if begun and named.is_symlink() and then.parent == named.resolve().parent:
         return integrity.find_newest_valid(path, run.log.warn)
     if problem := integrity.find_corruption(named):
         raise FileError(f"{named}: not a valid checkpoint: {problem}")
     step = read_state(named, run.settings.best_by)[1].step
-    if begun and begun[0].step > step:
+    own = named.resolve().parent == files.directory(path).resolve()
+    if begun and (not own or begun[0].step > step):
         raise UsageError(
-            f"{path} has newer checkpoints (step {begun[0].step}); give --out another directory to "
-            "start from this one"
+            f"{path} has {'newer checkpoints' if own else 'checkpoints of its own'} (step "
+            f"{begun[0].step}); give --out another directory to start from this one"
         )
     return files.Checkpoint(named.resolve(), step)
 

@@ -35,11 +35,12 @@ def save(run: Run, state: State, best: bool) -> None:
         DivergedError: a weight is not finite; nothing is saved.
     """
     path = run.directory.path
-    existing = {c.step: c for c in files.list_checkpoints(path)}.get(state.step)
+    existing = from_first(lambda: {c.step: c for c in files.list_checkpoints(path)}.get(state.step))
     if existing is None:
         others = {files.OPTIMIZER_STATE: shards.optimizer_state(run.training, run.optimizers)}
         if run.average and run.average.mean:
-            trained = shards.weights(run.training)
+            fixed = {n for n, p in run.unwrapped.model.named_parameters() if not p.requires_grad}
+            trained = {n: p for n, p in shards.weights(run.training).items() if n not in fixed}
             check_finite(state.step, trained)
             # Copies: on a CPU, the tensors are those of the model, which now take the average.
             others[files.TRAINED] = {name: each.clone() for name, each in trained.items()}

@@ -120,6 +120,8 @@ def find(resolved: Resolved, objective: Objective, part: ModelPart) -> Prompt:
             f"train.tune: prompt: the soft prompt of a task; objective {name} has none, and it "
             f"gives {', '.join(strange)}, which virtual tokens do not have"
         )
+    if objective.members:
+        raise UsageError("train.tune: prompt: not with a mixture; name one objective, or a list")
     if part.config.can("context_free"):
         raise UsageError("train.tune: prompt: the model's tokens do not see each other")
     if not isinstance(start, VirtualTokens):

@@ -58,7 +58,8 @@ def measure(
     memory.release(device)
     memory.forget_peak(device)
     most, now = memory.limit(device), machine.used_memory(device)[0]
-    found = Measured(precision, min(most, limit or most), now + plan.state_bytes)
+    frozen = 4 * sum(each.parameters for each in plan.part.frozen)  # they are there already
+    found = Measured(precision, min(most, limit or most), now + plan.state_bytes - frozen)
     if found.state <= found.limit:
         try:
             _try(Trial(plan, precision), found, show)

@@ -108,10 +108,10 @@ def build_tokenizer(text: TrainingText, part: "ModelPart", run_path: Path) -> To
             tokenizer = two_tokenizers.build(text, section.sides)
         else:
             tokenizer = load_or_train(text, section)
-            if part.config.mask_token == "<mask>":
-                from nlpkit.checkpoints import bert_vocabulary
+    if part.source is None and part.config.mask_token == "<mask>":
+        from nlpkit.checkpoints import bert_vocabulary
 
-                bert_vocabulary.name_tokens(tokenizer, part.config, None)
+        bert_vocabulary.name_tokens(tokenizer, part.config, None)
     tokenizer = with_special_tokens(resolved, tokenizer, part.config)
     two = isinstance(tokenizer, SourceAndTarget) or part.config.source_vocab_size
     if two or part.source is not None:

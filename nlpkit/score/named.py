@@ -9,6 +9,7 @@ from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 
 _SWITCH = {"true": True, "false": False}
+_OF_LABELS = ("accuracy", "f1", "mcc")
 
 
 class WrongScore(UsageError):
@@ -121,6 +122,10 @@ def score(
     try:
         found = module.score(answers, _references(right, module.REFERENCES[1]), **options)
     except BadLine as error:
+        is_empty = not error.file and not answers[error.index].strip()
+        if is_empty and name.partition(":")[0] in _OF_LABELS:  # nothing was written: a wrong label
+            written = [each if each.strip() else "(none)" for each in answers]
+            return score(name, written, right, warn)
         which = "the right answer" if error.file else "the prediction"
         raise WrongScore(name, f"{which} of row {error.index + 1}: {error}") from error
     except UsageError as error:

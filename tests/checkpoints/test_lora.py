@@ -9,7 +9,13 @@ import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import CpmAntForCausalLM, OpenAIGPTForSequenceClassification, OpenAIGPTModel
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    CpmAntForCausalLM,
+    OpenAIGPTForSequenceClassification,
+    OpenAIGPTModel,
+)
 
 from nlpkit import recipe, registry
 from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing, peft_layout
@@ -699,6 +705,25 @@ def test_lora_table_with_new_tokens_opens_where_outputs_are_a_copy_of_it(tmp_pat
     low = saved[f"{layer}.lora_embedding_B"] @ saved[f"{layer}.lora_embedding_A"]
     table = saved[f"{layer}.base_layer.weight"] + 4 * low.T  # alpha / rank = 16 / 4
     torch.testing.assert_close(open_checkpoint(last).model.token_embedding.detach(), table)
+
+
+def test_lora_table_opens_on_a_base_that_has_more_rows_than_tokens(tmp_path: Path) -> None:
+    run = _tiny_tasks.start(tmp_path, "llama", "model.tie=true") / "checkpoints/latest"
+    base = tmp_path / "base"
+    padded = AutoModelForCausalLM.from_pretrained(run)
+    count = padded.config.vocab_size
+    padded.resize_token_embeddings(count + 20)
+    padded.save_pretrained(base)
+    AutoTokenizer.from_pretrained(run).save_pretrained(base)
+    _tiny.write(tmp_path)
+    (tmp_path / "tune.yaml").write_text(
+        f"name: tune\ninit_from: {base}\nlora: {{rank: 4}}\n"
+        f"data: {{train: [{tmp_path / 'train.txt'}]}}\nobjective: {{name: clm, max_length: 32}}\n"
+        "train: {steps: 3, tokens_per_step: 64, lr: 1.0e-2, schedule: constant}\n"
+    )
+    last = _tiny.pretrain(tmp_path / "tune.yaml", tmp_path / "run", ON_TABLE)
+    table = open_checkpoint(last).model.token_embedding
+    assert (table[:count] - padded.get_input_embeddings().weight[:count]).abs().max() > 0
 
 
 def test_lora_table_of_a_language_model_opens_in_peft(start, tmp_path: Path) -> None:

@@ -234,12 +234,6 @@ def test_max_rows_reads_the_first_documents_of_each_file(tmp_path, here):
     assert read(tmp_path, few) == [("a", 1), ("b", 3), ("d", 1), ("e", 2)]
 
 
-def test_resolve_line_break_without_a_text_file_is_an_error(tmp_path, here):
-    write(here / "a.jsonl", '{"text": "a"}')
-    with pytest.raises(UsageError, match=r"^data.line_break: only files of text, tsv and parallel"):
-        resolve(Config(train="a.jsonl", line_break="<n>"), None, tmp_path)
-
-
 # Standard input and pipes
 
 

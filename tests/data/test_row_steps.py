@@ -129,3 +129,20 @@ def test_weights_that_leave_an_epoch_empty_are_a_users_mistake(tmp_path: Path, m
 def test_a_row_over_the_budget_is_a_users_mistake(examples: Examples) -> None:
     with pytest.raises(UsageError, match=r"train\.tokens_per_batch: .* in a batch of 20"):
         _stream(examples, budget=20).plan(0)
+
+
+def test_a_step_of_one_short_row_without_a_target_ends_no_run(tmp_path: Path) -> None:
+    text = """\
+name: tiny
+model: {family: bert, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16}
+tokenizer: {kind: wordpiece, vocab_size: 100, min_frequency: 1}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: mlm, max_length: 32}
+train: {steps: 9, rows_per_step: 1, tokens_per_batch: 128, lr: 1.0e-2, schedule: constant}
+"""
+    path = _tiny.write(tmp_path, text=text)
+    (tmp_path / "train.txt").write_text("ab\n" * 9, "utf-8")
+    _tiny.pretrain(path, tmp_path / "run")
+    losses = [each["loss"] for each in _tiny.metrics(tmp_path / "run") if "loss" in each]
+    assert len(losses) == 9
+    assert 0.0 in losses

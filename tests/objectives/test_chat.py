@@ -363,3 +363,27 @@ def test_selftest_passes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     code = cli.run(["selftest", str(path), "--device", "cpu"])
     shown = capsys.readouterr()
     assert code == 0, shown.out + shown.err
+
+
+def test_new_run_from_a_checkpoint_of_a_grown_tokenizer_takes_its_tokens(tmp_path: Path) -> None:
+    rows = [{"messages": each} for each in _conversations()]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    text = RECIPE.replace("ROWS", str(tmp_path / "rows.jsonl"))
+    (tmp_path / "base.yaml").write_text(
+        text.replace("{name: chat, max_length: 96, template: chatml}", "{name: clm}")
+        .replace("{train: [", "{text_key: messages, train: [").replace("rows.jsonl", "base.txt"),
+        "utf-8",
+    )  # fmt: skip
+    (tmp_path / "base.txt").write_text("Hello there, you!\n" * 9, "utf-8")
+    length = ("train.steps=2", "train.warmup_steps=1", "train.save_every=1", "train.eval_every=1")
+    base = _tiny.pretrain(
+        tmp_path / "base.yaml", tmp_path / "base", *length, "data.text_key=text",
+        "objective.max_length=64",
+    )  # fmt: skip
+    lines = [each for each in text.splitlines() if not each.startswith(("model:", "tokenizer:"))]
+    lines += [f"init_from: {base}", f"tokenizer: {{path: {base}}}"]
+    (tmp_path / "chat.yaml").write_text("\n".join(lines), "utf-8")
+    whole = _tiny.pretrain(tmp_path / "chat.yaml", tmp_path / "whole", *length)
+    first = str(whole.parent / "step-00000001")
+    on = _tiny.pretrain(tmp_path / "chat.yaml", tmp_path / "on", *length, resume=first)
+    assert (on / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()

@@ -4,6 +4,7 @@ Oracles: each member alone, hand arithmetic, a run without a stop, a run of one 
 are `tests/parts/unilm*` and `proofs_*`, and the shipped `cpm_ant`.
 """
 
+import inspect
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 
 from nlpkit import cli, recipe
 from nlpkit.checkpoints.changes import set_earlier
+from nlpkit.contracts import abilities
 from nlpkit.contracts.abilities import Filling
 from nlpkit.data.loader import Examples
 from nlpkit.data.pack import collate
@@ -22,6 +24,7 @@ from nlpkit.errors import FileError, RecipeError
 from nlpkit.evaluate import source
 from nlpkit.objectives import mixture
 from nlpkit.objectives.examples.text import forward
+from nlpkit.objectives.several.combined import Combined
 from nlpkit.runs.open_checkpoint import Opened, open_checkpoint
 from nlpkit.train.machine import to_device
 from tests import _processes, _tiny
@@ -388,3 +391,28 @@ def test_checkpoint_of_a_stranger_brings_no_code_as_a_member(run: Path, tmp_path
     (copy / "recipe.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(FileError, match=r"names 'evil\.member'"):
         source.load_run_recipe(copy / "recipe.yaml")
+
+
+def test_mixture_reads_and_writes_as_its_generative_member(tmp_path: Path) -> None:
+    text = (
+        RECIPE[: RECIPE.index("model:")]
+        + """\
+model: {family: t5, hidden_size: 32, num_layers: 1, num_heads: 2, intermediate_size: 64}
+tokenizer: {kind: bpe, vocab_size: 300, min_frequency: 1}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: mixture, of: [{name: span_corruption, max_length: 32}, {name: prefix_lm,
+  max_length: 34}]}
+train: {steps: 1, tokens_per_step: 256, tokens_per_batch: 256, lr: 1.0e-2, schedule: constant}
+"""
+    )
+    _tiny.pretrain(_tiny.write(tmp_path, text=text), tmp_path / "run")
+    made = open_checkpoint(tmp_path / "run", device="cpu").objective
+    member = made.members[0]
+    blank = "a <extra_id_0> b"
+    assert made.encode_input(blank) == member.encode_input(blank) != made.tokenizer.encode(blank)
+    assert made.decode_output([1, 2]) == member.decode_output([1, 2])
+    assert made.max_new_tokens == member.max_new_tokens
+    listed = Combined([made], [1.0])
+    for name in abilities.MEMBERS[:4]:
+        # `isinstance` of a protocol does so from Python 3.12 on.
+        assert inspect.getattr_static(listed, name) == getattr(made, name)

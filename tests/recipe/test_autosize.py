@@ -348,6 +348,12 @@ def test_another_size_is_another_run(tmp_path):
     sets = [*TINY, "train.steps=1", f"out={tmp_path / 'run'}"]
     _tiny.pretrain(path, tmp_path / "run", *sets)
     directory = RunDirectory(tmp_path / "run")
+    longer = recipe.load(str(path), [*sets, "train.steps=4000", f"out={tmp_path / 'new'}"])
+    checkpoint = str(tmp_path / "run/checkpoints/latest")
+    on = changes.as_begun(RunDirectory(tmp_path / "new"), longer, checkpoint)
+    begun = recipe.load(str(tmp_path / "run/recipe.yaml")).recipe.train
+    assert longer.recipe.train.tokens_per_step != begun.tokens_per_step
+    assert (on.recipe.train.tokens_per_step, on.recipe.train.steps) == (begun.tokens_per_step, 4000)
     for other in ("model.size=20k", "train.lr=0.5"):
         now = changes.as_begun(directory, recipe.load(str(path), [*sets, other]))
         with pytest.raises(Exception, match=rf"{other.split('=')[0]}: .* then, .* now"):

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit import cli
+from nlpkit import cli, recipe
+from nlpkit.checkpoints import changes
+from nlpkit.checkpoints.run_directory import RunDirectory
 from tests import _tiny
 
 RECIPE = """\
@@ -103,3 +105,18 @@ def test_smaller_batches_in_the_middle_of_an_epoch_are_warned_of(
         "train.tokens_per_batch: 256 then, 128 now: in this epoch, text is read again or left out"
     )
     assert said in capsys.readouterr().err
+
+
+def test_start_that_saved_nothing_leaves_nothing_to_one_with_other_settings(
+    tmp_path: Path,
+) -> None:
+    path, out = _tiny.write(tmp_path), tmp_path / "run"
+    directory = RunDirectory(out)
+    out.mkdir()
+    directory.write_recipe(recipe.load(str(path), [f"out={out}"]))
+    directory.set_status(marker=1)
+    changes.forget_start(directory, recipe.load(str(path), [f"out={out}"]))
+    assert directory.status() == {"marker": 1}
+    sets = ("--set", "train.steps=1", "--set", "train.warmup_steps=1")
+    assert cli.run(["pretrain", str(path), "--out", str(out), "-q", *sets]) == 0
+    assert "marker" not in directory.status()

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from nlpkit import recipe
 from nlpkit.contracts.batch import Batch
 from nlpkit.errors import NlpkitError, RecipeError, UsageError
 from nlpkit.runs import fit_memory, trial
+from nlpkit.runs.fastest_precision import Precision
 from nlpkit.runs.planned import Planned
 from nlpkit.train import machine, memory
 from nlpkit.train.log import QUIET, Log
@@ -197,3 +199,14 @@ def test_a_real_run_stays_near_what_was_estimated(tiny: Path, tmp_path: Path) ->
     assert 512 % batch == 0
     assert not on
     assert here * 0.5 < peak <= here + 401 * MB
+
+
+def test_frozen_models_that_are_loaded_are_not_counted_twice(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = _plan(tiny)
+    least = 100 * MB + plan.state_bytes
+    Machine(monkeypatch)
+    monkeypatch.setattr(memory, "limit", lambda device: 1)  # nothing is tried
+    plan.part.frozen = [SimpleNamespace(parameters=MB)]
+    assert trial.measure(plan, Precision("fp32", "given")).state == least

@@ -255,3 +255,19 @@ def test_two_processes_find_the_accuracy_of_one(
         done = launched(number, *verb, **env)
         assert done.returncode == 0, done.stderr
     assert _accuracies(tmp_path / "1") == _accuracies(tmp_path / "2")
+
+
+def test_pairs_are_judged_by_the_backend_that_takes_float32(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    compute = Likelihood.compute_log_probs
+
+    def watched(likelihood: Likelihood, *given: Any) -> Any:
+        seen.append(likelihood.opened.model.backend)
+        return compute(likelihood, *given)
+
+    monkeypatch.setattr(Likelihood, "compute_log_probs", watched)
+    sets = _sets(folder, "attention.backend=reference", "train.steps=2", "eval.max_pairs=2")
+    _tiny.pretrain(folder / "gpt2.yaml", tmp_path / "run", *sets)
+    assert seen == ["auto"]

@@ -1,5 +1,6 @@
 """A run that goes on from the end of the stable part of another one."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,20 @@ def test_run_from_a_checkpoint_of_another_run_has_a_best_checkpoint_of_its_own(
     best = files.read_pointer(out, "best")
     assert best is not None
     assert best.parent == (out / "checkpoints").resolve()
+
+
+def test_run_from_a_link_that_has_moved_goes_on_with_its_own_steps(
+    runs: Path, tmp_path: Path
+) -> None:
+    other, out = shutil.copytree(runs / "short", tmp_path / "other", symlinks=True), tmp_path / "on"
+    link = other / "checkpoints" / files.STABLE
+    stop = _tiny.StopAtStep(out, 12)
+    with pytest.raises(NlpkitError, match="saved at step 1"):
+        _tiny.pretrain(runs / "tiny.yaml", out, *LONGER, resume=str(link), stop=stop)
+    files.set_pointer(other, files.STABLE, files.checkpoint_path(other, 12))
+    named = str(files.checkpoint_path(other, 12))
+    with pytest.raises(UsageError, match=r"has checkpoints of its own \(step 12\); give --out"):
+        _tiny.pretrain(runs / "tiny.yaml", out, *LONGER, resume=named)
+    _tiny.pretrain(runs / "tiny.yaml", out, *LONGER, resume=str(link))
+    assert _tiny.metrics(out)[0]["step"] == 10
+    assert _weights(out) == _weights(runs / "long")

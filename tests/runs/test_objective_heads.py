@@ -8,9 +8,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForPreTraining
 
-from nlpkit import cli
+from nlpkit import cli, recipe
 from nlpkit.checkpoints import files, objective_heads
 from nlpkit.errors import FileError
+from nlpkit.runs import build
 from nlpkit.runs.convert import convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from tests import _tiny
@@ -125,3 +126,12 @@ def test_checkpoint_without_its_layers_is_an_error_that_names_the_file(
     (out / objective_heads.FILE).unlink()
     with pytest.raises(FileError, match=r"objective\.safetensors: does not have the layers of the"):
         open_checkpoint(out, device="cpu")
+
+
+def test_layers_of_init_from_are_kept_where_the_recipe_changes_dropout(folder: Path) -> None:
+    sets = [f"init_from={folder / 'whole'}", "model={dropout: 0.5}"]
+    resolved = recipe.load(str(folder / "tiny.yaml"), sets)
+    start = build.model_part(resolved, folder / "none").start
+    assert start is not None
+    saved = _layers(_step(folder / "whole", 6))
+    assert {name for name in start if name.startswith("objective_heads.")} == {*saved}

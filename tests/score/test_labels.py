@@ -11,6 +11,7 @@ import pytest
 
 from nlpkit.contracts.metric import BadLine
 from nlpkit.errors import DataError, UsageError
+from nlpkit.score import named
 from nlpkit.score.counts import labels, numbers
 from nlpkit.score.metrics import accuracy, f1, mcc, pearson, spearman
 
@@ -59,6 +60,12 @@ def test_labels_empty_line_is_a_bad_line_with_its_place(metric: ModuleType) -> N
     with pytest.raises(BadLine) as caught:
         metric.score(["", "0"], [["1", "0"]])
     assert (caught.value.file, caught.value.index) == (0, 0)
+
+
+def test_labels_that_a_model_did_not_write_are_wrong_answers() -> None:
+    assert named.score("accuracy", ["a", " ", ""], ["a", "b", "c"]).score == pytest.approx(1 / 3)
+    with pytest.raises(named.WrongScore, match="the prediction of row 1: "):
+        named.score("pearson", ["", "2"], ["1", "2"])
 
 
 @pytest.mark.parametrize("metric", [accuracy, f1, mcc])

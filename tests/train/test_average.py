@@ -15,7 +15,7 @@ from nlpkit import cli, recipe
 from nlpkit.checkpoints import any_layout, files, integrity
 from nlpkit.data.store import Callbacks
 from nlpkit.disk import file_sha256
-from nlpkit.errors import UsageError
+from nlpkit.errors import NlpkitError, UsageError
 from nlpkit.evaluate import held_out
 from nlpkit.evaluate import source as data_of
 from nlpkit.generate.settings import Settings
@@ -198,3 +198,18 @@ def test_held_out_loss_is_that_of_the_saved_model(whole: Path) -> None:
     )
     logged = [m["held_out"] for m in _tiny.metrics(whole / "run") if "held_out" in m][-1]
     assert found["loss"] == pytest.approx(logged["loss"], abs=1e-6)
+
+
+def test_what_is_not_trained_is_not_saved_beside_an_average(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path, documents=30)
+    base = _tiny.pretrain(path, tmp_path / "base", "train.steps=1", "train.warmup_steps=1")
+    sets = (f"init_from={base}", "lora={rank: 2}", "train.average.name=ema", "train.save_every=2")
+    length = ("train.steps=4", "train.warmup_steps=1")
+    whole = _tiny.pretrain(path, tmp_path / "whole", *sets, *length)
+    assert all("lora" in name for name in load_file(whole / files.TRAINED))
+    stop = _tiny.StopAtStep(tmp_path / "run", 2)
+    with pytest.raises(NlpkitError, match="saved at step"):
+        _tiny.pretrain(path, tmp_path / "run", *sets, *length, stop=stop)
+    again = _tiny.pretrain(path, tmp_path / "run", *sets, *length)
+    for name in ("adapter_model.safetensors", files.TRAINED, files.OPTIMIZER_STATE):
+        assert (again / name).read_bytes() == (whole / name).read_bytes()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nlpkit.contracts.abilities import MEMBERS
 from nlpkit.contracts.batch import Batch, Field, Loss
 from nlpkit.contracts.objective import Objective, TrainedModel
 
@@ -41,6 +42,9 @@ class Combined:
         self.token_flags = joined(objective.token_flags for objective in objectives)
         self.predicts_text = any(objective.predicts_text for objective in objectives)
         self.repeats_after = min(objective.repeats_after for objective in objectives)
+        # `isinstance` of a protocol does not ask `__getattr__` from Python 3.12 on.
+        has = (name for name in MEMBERS if hasattr(self.first, name))
+        vars(self).update({name: getattr(self.first, name) for name in has})
 
     def __getattr__(self, name: str) -> Any:
         # Pickle reads attributes before they are set.
