@@ -71,8 +71,7 @@ def find_inputs(
     train = [each for source in config.train if (each := find_input(source))]
     # A file may be in both: a test of whether a model can learn it by heart.
     seen = {name: by for name, by in seen.items() if name == "-"}
-    valid = [each for source in config.valid if (each := find_input(source))]
-    return train, valid
+    return train, [each for source in config.valid if (each := find_input(source))]
 
 
 def find_files(
