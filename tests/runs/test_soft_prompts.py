@@ -220,11 +220,11 @@ def test_soft_prompt_is_refused_where_it_cannot_be(start, tmp_path: Path) -> Non
 def test_soft_prompt_is_refused_by_a_family_without_context() -> None:
     config = word2vec.Config(hidden_size=8)
     recipe = SimpleNamespace(objective=[SimpleNamespace(name="any")], lora=None, prompt=None)
-    objective = SimpleNamespace(prompt=None, inputs=("input_ids",))
-    with pytest.raises(UsageError, match="do not see each other"):
-        soft_prompts.find(
-            SimpleNamespace(recipe=recipe), objective, ModelPart("word2vec", config, None)
-        )
+    part = ModelPart("word2vec", config, None)
+    for members, said in (((), "do not see each other"), ((1,), "not with a mixture")):
+        objective = SimpleNamespace(prompt=None, inputs=("input_ids",), members=members)
+        with pytest.raises(UsageError, match=said):
+            soft_prompts.find(SimpleNamespace(recipe=recipe), objective, part)
 
 
 @pytest.mark.slow
