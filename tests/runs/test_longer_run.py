@@ -68,7 +68,7 @@ def test_other_checkpoint_of_another_run_does_not_replace_newer_ones(
     path, out = runs / "tiny.yaml", tmp_path / "on"
     start = runs / "short/checkpoints" / files.STABLE
     _tiny.pretrain(path, out, *LONGER, resume=str(start))
-    with pytest.raises(UsageError, match="newer checkpoints"):
+    with pytest.raises(UsageError, match="checkpoints of its own"):
         _tiny.pretrain(path, out, *LONGER, resume=str(files.checkpoint_path(runs / "short", 12)))
 
 
