@@ -119,9 +119,9 @@ class History:
 
     @property
     def loss_unit(self) -> str:
-        """`nats/token`, or `nats/row` if the evaluations have scores but no perplexity."""
+        """`nats/token`, or `nats/target` if the evaluations have scores but no perplexity."""
         by_token = any(figures.get("perplexity") for figures in self.evaluations.values())
-        return "nats/row" if self.scores and not by_token else "nats/token"
+        return "nats/target" if self.scores and not by_token else "nats/token"
 
 
 def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:

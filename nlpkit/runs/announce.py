@@ -157,6 +157,6 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
         run.log.info(f"best held-out loss {state.best_value:.4f} {what} {where}")
         return
     entropy = run.data.held_out_entropy()
-    unit = "nats/token" if run.data.objective.predicts_text else "nats/row"
+    unit = "nats/token" if run.data.objective.predicts_text else "nats/target"
     known = "" if entropy is None else f" (unigram entropy of the held-out text: {entropy:.4f})"
     run.log.info(f"best held-out loss {state.best_value:.4f} {unit} {where}{known}")

@@ -309,7 +309,7 @@ def test_report_of_a_task_has_its_scores(server: Server, folder: Path, task: str
     done(server.run("finetune", folder / f"{task}.yaml"))
     page = Path(done(server.run("report", run)).stdout.strip()).read_text(encoding="utf-8")
     assert ("Held out: accuracy" in page) == (task != "nlg")
-    assert ("nats/row" in page) == (task != "nlg")
+    assert ("nats/target" in page) == (task != "nlg")
     accuracy = next(
         (r["held_out"]["metrics"]["accuracy"] for r in _tiny.metrics(run) if task != "nlg"
          and "held_out" in r), None,

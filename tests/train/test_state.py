@@ -85,7 +85,7 @@ def test_run_report_and_seeds_choose_the_same_evaluation(tmp_path: Path, best_by
         assert shown.count("(best)") == 1
         assert f">{state.best_step} (best)<" in shown
         fact = page._collect_facts(found)[f"best held-out {best_by}"]
-        unit = " nats/row" if best_by == "loss" else ""
+        unit = " nats/target" if best_by == "loss" else ""
         assert fact == f"{state.best_value:.4f}{unit} at step {state.best_step}"
         other += best_step(found.evaluations, "loss") != state.best_step
     assert (other > 0) == (best_by != "loss")  # the two figures do not agree by chance
