@@ -95,7 +95,8 @@ def _score(
             shots.cut.clear()
             answers = shots.answer(asked.shots, seed, progress)
             if shots.cut:
-                log.warn("too long: " + ", ".join(f"{n:,} {what}" for what, n in shots.cut.items()))
+                lost = ", ".join(f"{n:,} {what}" for what, n in shots.cut.items())
+                log.warn(f"prompts were not read whole: {lost}")
             pairs = [(row["prediction"], row["target"]) for row in answers]
             figures = {"checkpoint": str(opened.path), "task": rows.name, "shots": asked.shots}
             figures |= {"seed": seed, "rows": len(answers), **shots.describe()}

@@ -4,8 +4,9 @@ Of several answers the likeliest is chosen: by the sum of its tokens' log-probab
 mean, or by the sum less that behind a neutral prompt, log p(answer | prompt) - log p(answer |
 neutral). Where there is nothing to choose from, the answer is generated, up to the separator.
 
-A prompt that is too long loses its first examples, then its start; both are counted. Prompt and
-answer are tokenised each on its own, as texts of a task are.
+A prompt that is too long loses its first examples, then its start; both are counted, and so are
+unknown tokens that are left out. Prompt and answer are tokenised each on its own, as texts of a
+task are.
 """
 
 from collections import Counter
@@ -24,12 +25,13 @@ from nlpkit.plural import number_of
 from nlpkit.runs.likelihood import Encoded, Likelihood
 from nlpkit.runs.open_checkpoint import Opened
 
+_UNKNOWN = "unknown tokens left out"
 Progress = Callable[[int, int], None]
 Text = TypeVar("Text", Encoded, list[int])
 
 
 class Shots:
-    """Answers the rows of a task with an opened checkpoint; `cut` counts what did not fit."""
+    """Answers the rows of a task with an opened checkpoint; `cut` counts what was not read."""
 
     def __init__(
         self,
@@ -60,7 +62,8 @@ class Shots:
         `progress` is called with the number of rows that are done and of all rows.
 
         Raises:
-            DataError: an answer has no tokens, or nothing stands before it.
+            DataError: an answer has no tokens, or nothing stands before it; or a prompt cannot be
+                continued.
         """
         if self.writer is not None:
             return self._write(self.writer, shots, seed, progress)
@@ -107,6 +110,9 @@ class Shots:
             for row in rows
         ]
         prompts = self._make_prompts(shots, seed, limits, likelihood.encode)
+        if likelihood.objective.drop_unknown:
+            read = [*answers.values(), *(prompt for _, prompt in prompts)]
+            self.cut += Counter({_UNKNOWN: sum(text.unknown for text in read)})
         framed = [
             [_join(prompt, answers[answer], room, row) for answer in row.answers]
             for (_, prompt), row, room in zip(prompts, rows, limits, strict=True)
@@ -168,9 +174,12 @@ class Shots:
         for row, written in zip(
             rows, writer.write([text for text, _ in prompts], scores=False), strict=True
         ):
-            answer = written.outputs[0].text.strip() if written.outputs else ""
+            if written.problem is not None:
+                raise DataError(f"{row.place}: {written.problem}")
+            answer = written.outputs[0].text.strip()
             found.append({"prediction": answer, "target": row.label, "place": row.place})
             progress(len(found), len(rows))
+        self.cut += Counter({_UNKNOWN: writer.counts.pop("unknown tokens", 0)})
         return found
 
 

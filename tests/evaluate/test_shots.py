@@ -8,6 +8,7 @@ import json
 import re
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +20,14 @@ import transformers
 from nlpkit import cli
 from nlpkit.contracts.reader import RowError
 from nlpkit.data.items import Row
+from nlpkit.errors import DataError
 from nlpkit.evaluate import prompts
 from nlpkit.evaluate.shots import Shots
 from nlpkit.generate.settings import Settings
 from nlpkit.models import t5
 from nlpkit.models.t5 import model as t5_model
 from nlpkit.objectives import seq2seq
+from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe
 from tests import _tiny_tasks
 
@@ -220,6 +223,33 @@ def test_shots_prompt_of_a_model_with_a_source_leaves_no_room_for_the_answer(
         answers = asked.answer(2, 1, lambda done, total: None)
         assert len(answers) == len(ROWS)
         assert bool(asked.cut) == missing
+    empty = replace(shown, rows=[replace(shown.rows[0], prompt="")])
+    objective = seq2seq.Objective(seq2seq.Config(max_length=longest), tokenizer, config)
+    opened = SimpleNamespace(model=model, tokenizer=tokenizer, objective=objective)
+    with pytest.raises(DataError, match=r"w\.jsonl:1: the source is empty"):
+        Shots(opened, empty, None, 4096, Settings()).answer(0, 1, lambda done, total: None)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_shots_counts_the_unknown_tokens_that_are_left_out(folder: Path, writes: bool) -> None:
+    opened = open_checkpoint(folder / "gpt", device="cpu", precision="fp32")
+    assert opened.tokenizer is not None
+    unknown = opened.tokenizer.encode("Label: good")[0]
+    shown = prompts.load(str(folder / "r.yaml"), [], [], 0)
+    texts = [row.prompt for row in shown.rows]
+    if writes:
+        rows = [replace(row, answers=(), names=()) for row in shown.rows]
+        shown = replace(shown, rows=rows)
+    else:
+        texts += shown.rows[0].answers
+    count = sum(opened.tokenizer.encode(text).count(unknown) for text in texts)
+    opened.tokenizer.unk_id, opened.objective.drop_unknown = unknown, True  # type: ignore[misc]
+    asked = Shots(opened, shown, None, 4096, Settings(max_new_tokens=2))
+    for _ in range(2):
+        asked.cut.clear()
+        asked.answer(0, 1, lambda done, total: None)
+        assert asked.cut == {"unknown tokens left out": count}
+        assert count
 
 
 def test_shots_of_several_seeds_give_mean_and_deviation_of_each(
@@ -258,7 +288,8 @@ def test_shots_too_long_for_the_model_loses_examples_then_the_start(
     arguments = ("--set", f"data.train=[{data}]", "--data", data, "--predictions", file)
     code, _, err = _run(capsys, folder / "gpt", folder / "r.yaml", "--shots", 4, *arguments)
     assert code == 0, err
-    counts = re.search(r"too long: (\d+) examples that did not fit, 1 prompts cut, \d+ tokens", err)
+    said = r"not read whole: (\d+) examples that did not fit, 1 prompts cut, \d+ tokens"
+    counts = re.search(said, err)
     assert counts
     assert int(counts[1]) >= 4
     written = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
