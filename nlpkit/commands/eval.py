@@ -179,7 +179,7 @@ def _open(path: Path, common: Common, log: "Log", check: Callable[[], None]) -> 
 
 
 def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "Log") -> "Settings":
-    from nlpkit.contracts.abilities import Continues
+    from nlpkit.contracts.abilities import Continues, ReadsSource
     from nlpkit.contracts.task import Task
 
     asked = asdict(answers)
@@ -188,7 +188,8 @@ def _choose_generation(run: "Evaluation", answers: Answers, draws: bool, log: "L
     generation = make_settings(**usual | chosen)
     reasons = generation.without_effect()
     objective = run.opened.objective
-    if not draws and not (isinstance(objective, Task) and isinstance(objective, Continues)):
+    writes = isinstance(objective, Task) and isinstance(objective, Continues)
+    if not writes and not (draws and isinstance(objective, ReadsSource)):
         reasons = dict.fromkeys(asked, "here: this checkpoint writes no answers")
     for name in [name for name in chosen if name in reasons]:
         log.warn(f"--{name.replace('_', '-')}: has no effect {reasons[name]}")

@@ -65,6 +65,8 @@ def find_data(
     settings["train"] = list_sources(files, form, isinstance(opened.objective, Task))
     if text_key is not None:
         settings["text_key"] = text_key
+        if isinstance(opened.objective, Task):
+            log.warn("--text-key: has no effect here: a task reads the columns of its objective")
     part: Part = "all"
     if not files:
         if resolved is None:

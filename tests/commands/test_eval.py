@@ -144,12 +144,22 @@ def test_eval_predictions_are_in_row_order_and_score_gives_their_figures(
                 for name in ("beam", "max-new-tokens")
             ],
         ),
+        (
+            "classes",
+            ("--attention", "TMP/a.html", "--beam", "2", "--text-key", "x"),
+            [
+                "--text-key: has no effect here: a task reads the columns of its objective",
+                "--beam: has no effect here: this checkpoint writes no answers",
+            ],
+        ),
     ],
 )
 def test_eval_warns_of_options_without_effect(
-    server: Server, folder: Path, task: str, options: tuple[str, ...], warned: list[str]
-) -> None:
-    ended = server.run("eval", _run(folder, task), "-q", "--json", *options)
+    server: Server, folder: Path, tmp_path: Path, task: str, options: tuple[str, ...],
+    warned: list[str]
+) -> None:  # fmt: skip
+    given = [each.replace("TMP", str(tmp_path)) for each in options]
+    ended = server.run("eval", _run(folder, task), "-q", "--json", *given)
     assert ended.code == 0, ended.stderr
     json.loads(ended.stdout)
     lines = [line.partition("warning: ")[2] for line in ended.stderr.splitlines()]
