@@ -214,7 +214,8 @@ def _find_lack(figure: str, plan: "Planned", evaluates: bool) -> str | None:
     writes = isinstance(objective, Continues)
     if evaluates and not (writes and is_score(figure)):
         return f"has the same {figure} as the runs that it evaluates"
-    has = [LOSS, *(f"{PART}{part}" for part in objective.parts), *objective.scores]
+    parts = [part for part in objective.parts if part not in objective.scores]
+    has = [LOSS, *(f"{PART}{part}" for part in parts), *objective.scores]
     has += FIGURES[1:] if objective.predicts_text else ()
     if figure in has:
         return None

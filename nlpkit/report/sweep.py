@@ -130,7 +130,8 @@ def is_lower_better(figure: str) -> bool:
     """Return whether the lowest value of a figure is the best one."""
     score = figure.removeprefix(HELD_OUT)
     if score == figure or score in FIGURES or score.startswith("loss."):
-        return True
+        # Parts of a loss may be shares of right answers, or the margin of rewards.
+        return not score.endswith(("_accuracy", "_recall", "_margin"))
     try:
         return named.lower_is_better(score)
     except named.WrongScore:  # a score of another version

@@ -280,6 +280,16 @@ def test_figures_that_an_objective_cannot_have(figure, evaluates, said) -> None:
     assert lack == said or (said is not None and lack is not None and lack.startswith(said))
 
 
+def test_a_score_among_the_parts_is_no_loss() -> None:
+    objective = registry.load("objectives", "dpo").Objective
+    made = objective.__new__(objective)
+    plan = SimpleNamespace(data=SimpleNamespace(objective=made, held_out=[1]))
+    lack = _compare._find_lack("loss.reward_accuracy", plan, False)
+    assert lack == (
+        "has no loss.reward_accuracy; it has loss, loss.dpo, loss.reward_margin, reward_accuracy"
+    )
+
+
 def test_a_loss_of_other_targets_is_not_in_the_table() -> None:
     def run(objective: dict[str, str]) -> history.History:
         final = {"loss": 2.0, "bits_per_character": 3.0, "losses": {}, "metrics": {"pairs": 0.6}}

@@ -7,6 +7,7 @@ from scipy.stats import permutation_test
 from nlpkit.evaluate import experiment_table
 from nlpkit.evaluate.experiment import Expectation, Rule
 from nlpkit.report import seeds
+from nlpkit.report.sweep import is_lower_better
 
 BETTER = {by: Expectation(better=["a"], than=["b"], by=by) for by in ("accuracy", "loss")}
 NAN = float("nan")
@@ -52,6 +53,11 @@ def test_verdict(first: list[float], other: list[float], verdict: str) -> None:
 
 def test_lower_is_better_where_the_figure_says_so() -> None:
     assert judge([0.0, 1.0, 2.0], [3.0, 4.0, 5.0], "loss")["verdict"] == "reproduced"
+    for by in ("loss.mlm", "loss.rtd"):
+        assert is_lower_better(f"held_out.{by}")
+    # What objectives count beside their losses, in `parts`: shares of right answers.
+    for by in ("loss.rtd_accuracy", "loss.rtd_recall", "loss.nsp_accuracy", "loss.reward_margin"):
+        assert not is_lower_better(f"held_out.{by}")
 
 
 @pytest.mark.parametrize(
