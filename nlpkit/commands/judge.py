@@ -41,6 +41,8 @@ class Judged:
             raise UsageError("nothing to do: give --pairs, or --surprisal OUT.tsv")
         if self.predictions is not None and not self.pairs:
             raise UsageError("--predictions: --surprisal OUT.tsv has the values of all sentences")
+        if self.predictions is not None and self.predictions == self.surprisal:
+            raise UsageError("--predictions: is the file of --surprisal; name another one")
         if self.published is not None and not self.pairs:
             raise UsageError(f"--as {self.published}: needs --pairs")
 

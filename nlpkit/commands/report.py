@@ -70,6 +70,10 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
         raise UsageError(
             "--csv prints to stdout; leave -o, --json and --rows out, and redirect: > FILE.csv"
         )
+    if asked.push is not None and (asked.output is not None or asked.csv or asked.rows is not None):
+        raise UsageError("--push prints commands alone; leave -o, --csv and --rows out")
+    if asked.rows is not None and Path(asked.rows).is_absolute():
+        raise UsageError(f"--rows {asked.rows}: is one file for all runs; name it within each run")
     log = common.open_log()
     paths = [Path(run) for run in runs]
     if asked.push is not None:

@@ -64,3 +64,15 @@ def test_other_outputs_are_refused(runs: list[Path], capsys, more: list[str]) ->
         "nlpkit: --csv prints to stdout; leave -o, --json and --rows out, and redirect: "
         "> FILE.csv\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--push", "a/b", "-o", "x.html"], "--push prints commands alone; leave -o, --csv and "),
+        (["--rows", "/x.jsonl"], "--rows /x.jsonl: is one file for all runs; name it within each"),
+    ],
+)
+def test_options_without_sense_are_refused(runs: list[Path], capsys, more, said) -> None:
+    assert cli.run(["report", *map(str, runs), *more]) == 2
+    assert capsys.readouterr().err.startswith(f"nlpkit: {said}")

@@ -348,6 +348,18 @@ def test_line_longer_than_the_objective_has_it_is_scored_and_counted(
         (["--pairs", "FOLDER/pairs.jsonl", "--method", "pll"], 2, "has log-probability"),
         (["--surprisal", "FOLDER/x.tsv"], 2, "missing argument 'FILE…'"),
         (["x.txt", "--surprisal", "x.tsv", "--predictions", "y"], 2, "has the values of all"),
+        (
+            [
+                "--pairs",
+                "FOLDER/pairs.jsonl",
+                "--surprisal",
+                "FOLDER/x",
+                "--predictions",
+                "FOLDER/x",
+            ],
+            2,
+            "--predictions: is the file of --surprisal",
+        ),
         *(
             (
                 ["--pairs", read, option, "FOLDER/pairs.jsonl"],
