@@ -89,6 +89,9 @@ class Series:
 
     def check(self, runs: Sequence[Run]) -> None:
         """Raise an error if one of the runs cannot begin; of a file, with its setting."""
+        if self.rates and not runs[-1].resolved.recipe.data.valid:
+            why = "their search holds out training text, so the score needs another one"
+            raise RecipeError([self.explain(f"data.valid: needed beside rates: {why}")])
         try:
             _runs.check(runs, self.common)
         except FileError as error:

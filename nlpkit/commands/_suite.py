@@ -51,9 +51,6 @@ def plan(
                 by_rate=True,
             )
             first = side.make(None, "").resolved.recipe
-            if rates and not first.data.valid:
-                what = "suite.rates holds out training rows, so the score needs rows of data.valid"
-                raise UsageError(f"{title}: {what}")
             sides[name] = side = replace(side, seeds=range(first.seed, first.seed + seeds))
             first_rate = replace(side, rate=rates[0] if rates else None)
             runs[name] = [*side.list_trials(rates), *first_rate.list_runs()]

@@ -170,6 +170,11 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         ),
         ("than: narrow, by", "than: [wide], by", "compares wide with itself"),
         ("seeds: 2", "seeds: 2\nrates: [1.0e-3, 1.0e-3]", "rates: expected two or more rates"),
+        (
+            "seeds: 2",
+            "seeds: 2\nrates: [1.0e-3, 2.0e-3]\ndata: {valid: [], valid_fraction: 0.05}",
+            "mine.yaml:11:15: data.valid: needed beside rates: their search holds ",
+        ),
         ("tiny.yaml}", "tiny.yaml, rates: [2.0e-3]}", "narrow.rates: expected two or more rates"),
         ("{tokens: 1000}", "{time: soon}", "equal.time: 'soon' is not a time such as 90s"),
         # No data of its own: no file is looked for.

@@ -191,7 +191,7 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     said = "nlpkit: --nothing nowhere: no suite with runs from nothing"
     assert refused(2, "mine.yaml", *start, "--nothing", "nowhere") == said
     held_out = ("--set", "data.valid=[]", "--set", "data.valid_fraction=0.2")
-    assert "needs rows of data.valid" in refused(2, *rates, *held_out)
+    assert "data.valid: needed beside rates" in refused(2, *rates, *held_out)
     (folder / "mine.yaml").write_text("name: mine\nsuite: {tasks: [gpt2]}\n")
     assert refused(2, "mine.yaml", *start) == (
         "nlpkit: mine.yaml:2:17: suite.tasks.0.recipe: gpt2: objective clm is of no task"
