@@ -223,7 +223,7 @@ def format_batch(plan: Planned) -> Iterator[str]:
                 token = show_token(of_sources(tokenizer), int(batch.fields[sources[0]][row]))
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):
-            values = [str(batch.fields[name][row].item()) for name in names]
+            values = [str(batch.fields[name][row].tolist()) for name in names]
             ends = row == start + length - 1
             values += [_show_field(plan, n, number) if ends else "" for n in others]
             values += [""] * len(sources)

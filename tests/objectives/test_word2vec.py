@@ -189,3 +189,14 @@ def test_run_evaluates_from_its_checkpoint_to_the_same_loss_and_passes_its_proof
     assert cli.run(["eval", str(out / "latest"), "--device", "cpu", "--json"]) == 0
     assert math.isclose(json.loads(capsys.readouterr().out)["loss"], held_out[-1], rel_tol=1e-6)
     assert cli.run(["selftest", str(recipe), "--device", "cpu"]) == 0, capsys.readouterr().out
+
+
+def test_plan_shows_the_window_and_the_negatives_of_each_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = _tiny.write(tmp_path, text=RECIPE, documents=20)
+    assert cli.run(["plan", str(recipe), "--batch", "--no-probe", "--device", "cpu", "-q"]) == 0
+    head, first, *_ = capsys.readouterr().out.splitlines()
+    columns = dict(zip(head.split("\t"), first.split("\t"), strict=True))
+    assert len(json.loads(columns["contexts"])) == 2 * 3
+    assert np.array(json.loads(columns["negatives"])).shape == (2 * 3, 5)
