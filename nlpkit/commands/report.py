@@ -84,7 +84,7 @@ def command(runs: Runs, common: Common, asked: Asked) -> None:
     folders = [path for path in paths if report.find_runs(path)]
     histories = report.read(paths, may_be_empty=bool(folders))
     table = sweep.make_table(histories, asked.sort)
-    if asked.sort is not None and not folders:
+    if asked.sort is not None and not folders and len(paths) == 1:
         log.warn("--sort: has no effect: it is for a directory of runs")
     if asked.csv:
         columns, rows = (table.columns, table.cells()) if folders else list_records(histories)

@@ -21,9 +21,10 @@ from nlpkit.plural import number_of
 from nlpkit.report import find_runs, seeds
 from nlpkit.report.history import FIGURES, History
 from nlpkit.report.sweep import HELD_OUT, Row, Table, list_finished
+from nlpkit.train.state import LOSS
 
 Sides = Mapping[str, Sequence[Row]]
-_PER_TARGET = (f"{HELD_OUT}loss", f"{HELD_OUT}perplexity")
+_PER_TARGET = (LOSS, f"{HELD_OUT}loss", f"{HELD_OUT}perplexity")
 _PER_CHARACTER = f"{HELD_OUT}bits_per_character"
 _OTHER_TOKENS = "per token of another tokenizer"
 _PAIRS = f"{HELD_OUT}pairs"

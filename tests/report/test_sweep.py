@@ -272,6 +272,9 @@ def test_what_is_not_comparable_is_said_in_one_line(tmp_path, capsys, monkeypatc
         err = printed(capsys, *others, "d")[1]
         assert "no finished run of" in err
         assert "another tokenizer" not in err
+    # Nor are training losses, by which a table may be sorted.
+    out, err = printed(capsys, "a", "b", "--sort", "loss")
+    assert "\nloss: " not in out
     out, err = printed(capsys, "a", "b")
     assert "not comparable: the loss of b is per token of another tokenizer than that of a" in err
     assert "Welch" not in out
