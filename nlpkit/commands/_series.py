@@ -80,10 +80,12 @@ class Series:
 
     def _group_rows(self) -> list[str]:
         """Return the setting that keeps rows with the same first text, as a premise, together."""
-        objective = self.make(None, "search").resolved.recipe.objective[0]
-        made = objective.objective
-        columns = made.named_columns(objective.config) if issubclass(made, Task) else ()
-        if not columns or any(each.startswith(f"{_GROUP}=") for each in self.changes):
+        own = self.make(None, "search").resolved.recipe
+        made, config = own.objective[0].objective, own.objective[0].config
+        columns = made.named_columns(config) if issubclass(made, Task) else ()
+        is_given = any(each.startswith(f"{_GROUP}=") for each in self.changes)
+        # Images name the column of their class alone: a group would be a whole class.
+        if own.data.valid_group or is_given or columns[:1] in ((), (config.setting("label"),)):
             return []
         return [f"{_GROUP}={json.dumps(columns[0])}"]
 

@@ -169,9 +169,16 @@ def search(monkeypatch, rates, figures, train, diverged=()):
         ("gpt1_entail", [], "premise"),
         ("gpt1_entail", ["data.valid_group=null"], None),
         ("gpt1", [], None),  # documents
+        ("vit", [], None),  # of an image, the class alone is named
+        ("own.yaml", [], "hypothesis"),
     ],
 )
-def test_search_holds_out_rows_with_the_same_first_text_together(recipe, changes, group):
+def test_search_holds_out_rows_with_the_same_first_text_together(
+    recipe, changes, group, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    text = "extends: gpt1_entail\ndata: {valid_group: hypothesis}\n"
+    (tmp_path / "own.yaml").write_text(text)
     made = _series.Series("a", recipe, Path(), Common(), changes, str, [1])
     data = [run.resolved.recipe.data for run in made.list_trials([1e-3, 2e-3])]
     assert [each.valid_group for each in data] == [group] * 2
