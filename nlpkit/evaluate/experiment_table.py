@@ -5,7 +5,6 @@ that a run ends with, and of `nlpkit eval` for scores that it has not.
 """
 
 import math
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +37,7 @@ class Measured:
     @property
     def objectives(self) -> list[str]:
         """The names of its objectives; none before the first run has begun."""
-        settings = self.histories[0].settings if self.histories else {}
-        return [settings[key] for key in settings if re.fullmatch(r"objective(\.\d+)?\.name", key)]
+        return self.histories[0].objectives if self.histories else []
 
     def list_runs(self, state: str) -> list[history.History]:
         """Return the runs that are `finished`, `diverged` or `not finished`."""

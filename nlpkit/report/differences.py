@@ -152,8 +152,7 @@ def _describe_rows(run: History) -> tuple[str, str]:
 
 def _find_other_unit(runs: Sequence[History]) -> str | None:
     """Return why losses are not in one unit, or None."""
-    is_name = re.compile(r"objective(\.\d+)?\.name").fullmatch
-    if len({str([v for k, v in run.settings.items() if is_name(k)]) for run in runs}) > 1:
+    if len({str(run.objectives) for run in runs}) > 1:
         return "of another objective (objective.name)"
     if len({*map(_hash_tokenizer, runs)}) > 1 and runs[0].loss_unit == "nats/token":
         return _OTHER_TOKENS

@@ -5,6 +5,7 @@ imported.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,6 +54,12 @@ class History:
         losses = [record.get("losses") or {} for record in self.steps]
         names = sorted({name for each in losses for name in each})
         return {name: np.array([each.get(name) for each in losses], float) for name in names}
+
+    @property
+    def objectives(self) -> list[str]:
+        """The names of its objectives, and of the members of a mixture."""
+        is_name = re.compile(r"objective(\.\d+)?(\.of\.\d+)?\.name").fullmatch
+        return [name for key, name in self.settings.items() if is_name(key)]
 
     @property
     def state(self) -> str:

@@ -305,6 +305,8 @@ def test_a_loss_of_other_targets_is_not_in_the_table() -> None:
         "narrow": {"objective.name": '"clm"'},
         "wild": {"objective.0.name": '"clm"', "objective.1.name": '"mlm"'},
     }
+    other = {"objective.name": '"mixture"', "objective.of.0.name": '"clm"'}
+    assert run(other).objectives == ['"mixture"', '"clm"']
     measured = {
         name: table.Measured([run(each)], 1, {}, None, 0, frozenset())
         for name, each in objectives.items()

@@ -372,6 +372,11 @@ def test_row_with_several_right_answers_is_right_by_any_of_them(tmp_path):
         ("data: {valid: [{max_rows: 9}]}", "data: {valid: [{max_rows: null}]}", False),
         ("data: {text_key: body}", "data: {text_key: text}", False),
         ("data: {rows: null}", "data: {valid: [{text_key: null}]}", True),
+        (
+            "objective: {name: mixture, of: [{name: clm}]}",
+            "objective: {name: mixture, of: [{name: mlm}]}",
+            False,
+        ),
     ],
 )
 def test_losses_of_other_objectives_and_other_rows_of_a_file_are_not_compared(
