@@ -91,15 +91,10 @@ def _compute_heads(evaluation: Evaluation, sentence: str | None) -> list[Layer]:
         raise UsageError(f"--attention: no layer of {opened.part.family} has heads to draw{hint}")
     batch = to_device(batch, torch.device("cpu"))
     tokens = _list_tokens(opened.tokenizer, batch.fields.get("input_ids"), sum(batch.lengths))
-    sources = batch.fields.get("source_ids")
-    read = (
-        [] if sources is None else _list_tokens(of_sources(opened.tokenizer), sources, len(sources))
-    )
     prompt = [f"[prompt {n + 1}]" for n in range(len(getattr(model, soft_prompt.NAME, ())))]
-    if sources is None:
-        tokens = prompt + tokens
-    else:
-        read = prompt + read
+    if (sources := batch.fields.get("source_ids")) is None:
+        return [_label(each, prompt + tokens, []) for each in found]
+    read = prompt + _list_tokens(of_sources(opened.tokenizer), sources, len(sources))
     return [_label(each, tokens, read) for each in found]
 
 

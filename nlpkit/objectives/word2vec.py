@@ -19,7 +19,7 @@ vectors, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field as Setting
@@ -28,7 +28,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.batch import Batch, Field, Loss, Term
-from nlpkit.contracts.objective import ModelSettings, TrainedModel
+from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.json_types import JsonObject
 from nlpkit.objectives.examples.text import TextObjective
@@ -65,13 +65,6 @@ class Config(FrozenConfig):
     def _dump(self, dump: SerializerFunctionWrapHandler) -> JsonObject:
         """Leave out the counts where a recipe is written, which does not have them."""
         return {k: v for k, v in dump(self).items() if k != "counts" or v is not None}
-
-
-class Vectors(TrainedModel, Protocol):
-    """The additional method of a model whose states predict some tokens alone."""
-
-    def token_scores(self, states: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the products (M, K) of states (M, C) with the output vectors of tokens (M, K)."""
 
 
 class Objective(TextObjective):
@@ -145,7 +138,6 @@ class Objective(TextObjective):
         import torch
         import torch.nn.functional as F
 
-        vectors: Vectors = model
         ids, contexts = batch.fields["input_ids"], batch.fields["contexts"]
         negatives = batch.fields["negatives"]
         center, column = contexts.nonzero(as_tuple=True)
@@ -159,7 +151,7 @@ class Objective(TextObjective):
             states = sums[rows] / used[rows, None]
             positive, negatives = ids[rows], negatives[rows]
         tokens = torch.cat([positive[:, None], negatives], 1)  # (P, 1 + K)
-        scores = vectors.token_scores(states, tokens).float()
+        scores = model.token_scores(states, tokens).float()  # (P, 1 + K)
         signs = scores.new_tensor([1.0] + [-1.0] * self.config.negatives)
         losses = -F.logsigmoid(scores * signs)
         counts = torch.cat([torch.ones_like(positive[:, None]), negatives != positive[:, None]], 1)
