@@ -74,6 +74,7 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     with common.catch_signals() as stop:
         opened = open_as_asked(checkpoint, common, log)
         likelihood = Likelihood(opened, common.method, tokens_per_batch=common.tokens_per_batch)
+        encoded = pairs.encode(texts, likelihood, log.warn)  # first: it refuses a text too long
         if name is not None:
             theirs = published.score(name, found, likelihood, stop.check)
 
@@ -81,7 +82,6 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
             stop.check()
             log.info_rarely(f"scored {count:,} of {len(texts):,} sentences")
 
-        encoded = pairs.encode(texts, likelihood, log.warn)
         scores = pairs.Scores(encoded, likelihood.compute_log_probs(encoded, done))
     result: JsonObject = {"checkpoint": str(opened.path), "method": likelihood.method}
     table = ""

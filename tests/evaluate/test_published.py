@@ -219,6 +219,8 @@ def test_blimp_counts_our_scores_as_its_repository_does(
         ("gpt", ["--pairs", "FOLDER/term.jsonl", "--as", "blimp"], 3, "term.jsonl:1: no "),
         ("gpt", ["--pairs", "FOLDER/term.jsonl", "--as", "babylm-2026"], 3, '"field" without'),
         ("gpt", ["--pairs", "FOLDER/none.jsonl", "--as", "blimp"], 3, "none.jsonl: empty file"),
+        ("gpt", ["--pairs", "FOLDER/long.jsonl", "--as", "zhoblimp"], 3, "long.jsonl:1:good: "),
+        ("bert", ["--pairs", "FOLDER/long.jsonl", "--as", "babylm-2026"], 3, "; the model takes "),
     ],
 )
 def test_as_refuses_in_one_line(
@@ -233,6 +235,8 @@ def test_as_refuses_in_one_line(
         folder / "term.jsonl", [{"sentence_good": "It runs.", "sentence_bad": "It.", "field": "s"}]
     )
     _write(folder / "none.jsonl", [])
+    long = {"sentence_good": "It runs. " * 300, "sentence_bad": "It.", "field": "s"}
+    _write(folder / "long.jsonl", [{**long, "linguistics_term": "t"}])
     given = [each.replace("FOLDER", str(folder)) for each in arguments]
     pairs = [] if "--pairs" in given else ["--pairs", folder / "pairs.jsonl"]
     found, out, err = _judge(capsys, folder / model, *pairs, *given)
