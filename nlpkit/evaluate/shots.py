@@ -74,8 +74,7 @@ class Shots:
         """Return by which method the rows are answered."""
         if self.likelihood is None:
             return {"method": "generate"}
-        kind = self.rows.settings.option_score
-        return {"method": self.likelihood.method, "option_score": kind}
+        return {"method": self.likelihood.method, "option_score": self.rows.settings.option_score}
 
     def _make_prompts(
         self,

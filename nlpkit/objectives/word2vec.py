@@ -89,9 +89,8 @@ class Objective(TextObjective):
 
     def read_counts(self, count: Callable[[], np.ndarray]) -> None:
         """Keep the counts in the settings, which a checkpoint has, too."""
-        counts = np.zeros(self.tokenizer.vocab_size, np.int64)
         found = count()
-        counts[: len(found)] = found
+        counts = np.pad(found, (0, self.tokenizer.vocab_size - len(found)))
         self.config = self.config.model_copy(update={"counts": " ".join(map(str, counts))})
         self._set_counts(counts)
 
