@@ -34,13 +34,13 @@ FLAG_NAMES = ("sentence_start", "word_start", "second_side")
 class Field:
     """One array of an example: its type, and whether values are per token or per sequence.
 
-    With `per="source"` there is one value for each token of a source sequence. The batch has the
-    lengths of source sequences in `source_lengths`.
+    With `per="source"` it has the tokens of sources, whose lengths are in `source_lengths`.
     """
 
     dtype: type
     per: Literal["token", "sequence", "source"] = "token"
     names: tuple[str, ...] = ()  # names of the values 0, 1, …
+    shape: tuple[int, ...] = ()  # of each value
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,10 @@ class Objective(TextObjective):
 
     def __init__(self, config: Config, tokenizer: Tokenizer, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)
+        window = (2 * config.window,)
+        drawn = (config.negatives,) if config.method == "cbow" else (*window, config.negatives)
+        shapes = {"contexts": window, "negatives": drawn}
+        self.fields = {**self.fields, **{n: Field(np.int64, shape=s) for n, s in shapes.items()}}
         # Without a training text, as in a plan, all tokens are alike.
         known = config.counts.split() if config.counts else [1] * tokenizer.vocab_size
         self._set_counts(np.array(known, np.float64))

@@ -14,6 +14,7 @@ from nlpkit.data.pack import pack_examples
 from nlpkit.models.word2vec import Config as ModelConfig
 from nlpkit.models.word2vec.model import Model
 from nlpkit.objectives import word2vec
+from nlpkit.objectives.several import members
 from tests import _losses, _tiny
 from tests._fakes import CharacterTokenizer
 
@@ -200,3 +201,15 @@ def test_plan_shows_the_window_and_the_negatives_of_each_token(
     columns = dict(zip(head.split("\t"), first.split("\t"), strict=True))
     assert len(json.loads(columns["contexts"])) == 2 * 3
     assert np.array(json.loads(columns["negatives"])).shape == (2 * 3, 5)
+
+
+def test_methods_whose_windows_have_other_shapes_are_not_mixed() -> None:
+    one, other = _objective(), _objective(method="cbow")
+    assert members.difference(one, _objective(sample=0.1)) == ""
+    assert members.difference(one, other) == "have other fields negatives"
+    assert members.difference(other, _objective(method="cbow", window=2)) == (
+        "have other fields contexts"
+    )
+    example = one.example(np.array([1, 2, 3]), np.random.default_rng(0))
+    for name, field in one.fields.items():
+        assert example[name].shape == (3, *field.shape)
