@@ -7,6 +7,7 @@ bins, the content of its last one goes first into the next epoch, up to the end 
 
 import math
 import multiprocessing
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -226,7 +227,7 @@ class Stream:
         while number >= self._firsts[-1] + len(self.plan(self.start.epoch + len(self._firsts) - 1)):
             epoch = self.start.epoch + len(self._firsts) - 1
             self._firsts.append(self._firsts[-1] + len(self.plan(epoch)))
-        index = int(np.searchsorted(self._firsts, number, side="right")) - 1
+        index = bisect_right(self._firsts, number) - 1
         return Position(self.start.epoch + index, number - self._firsts[index])
 
     def bins_of(self, step: int) -> range:

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -430,3 +431,11 @@ def test_objective_counts_targets_by_the_lengths_of_sequences() -> None:
     examples.objective.__class__ = WithoutFirst
     batch = examples.batch(np.arange(3), 0)
     assert batch.num_targets == {"later": sum(batch.lengths) - 3}
+
+
+def test_place_of_a_bin_is_found_at_once_after_many_epochs() -> None:
+    stream = _stream()
+    stream._firsts = list(range(10**6))
+    begin = time.perf_counter()
+    assert {stream.locate(7) for _ in range(20)} == {Position(7, 0)}
+    assert time.perf_counter() - begin < 0.5
