@@ -113,6 +113,9 @@ def test_pixel_that_is_no_number_is_named(cell: str, shown: str) -> None:
     with pytest.raises(RowError) as caught:
         _objective(label="25").texts(_cells("1", "2", cell, *["1"] * 21, "b"))
     assert caught.value.what == f'"3" is {shown}; a pixel is a number'
+    row = Row({"a": {}, "b": 1, "label": 0}, "x.jsonl", 1)
+    with pytest.raises(RowError, match="a pixel is a number"):
+        images.image_of_columns(row, "label", (1, 2, 1))
 
 
 def test_grey_image_is_read_by_a_model_of_three_channels() -> None:
