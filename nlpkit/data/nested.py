@@ -6,8 +6,6 @@ around it. Entries of an array that is no list of rows have its numbers as names
 Lists that belong together, entry by entry, are one last step: `questions+options+answers`.
 """
 
-from collections.abc import Iterator
-
 from nlpkit.contracts.reader import RowError, Rows
 from nlpkit.data.lines import kind_of, no_such
 from nlpkit.json_types import JsonMapping, JsonObject
@@ -40,16 +38,13 @@ def expand_rows(read: Rows, path: str | None, history: int | None) -> Rows:
         try:
             for place, found in _rows(values, steps, {}, history):
                 if isinstance(found, RowError):
-                    yield place or line, RowError(f"data.rows: {path}: {found.what}")
-                else:
-                    yield place or line, dict(found)
+                    found = RowError(f"data.rows: {path}: {found.what}")
+                yield place or line, found
         except RowError as error:
             yield line, RowError(f"data.rows: {path}: {error.what}")
 
 
-def _rows(
-    value: object, steps: list[str], around: JsonMapping, history: int | None
-) -> Iterator[tuple[int, ObjectWithLine | RowError]]:
+def _rows(value: object, steps: list[str], around: JsonMapping, history: int | None) -> Rows:
     """Yield line and values of the rows below a value, or the error of an entry that has none.
 
     `around` are the values of the objects around it.
@@ -68,26 +63,28 @@ def _rows(
     else:
         entries = found if isinstance(found, list) else [found]
     for number, entry in enumerate(entries):
-        if later:
-            try:
+        here = getattr(entry, "line", line)
+        try:
+            if later:
                 yield from _rows(entry, later, around, history)
-            except RowError as error:
-                yield getattr(entry, "line", line), error
-        elif number or history is None:
-            own = name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
-            row = ObjectWithLine({**around, **own})
-            row.line = getattr(entry, "line", line)
-            if history is not None:
-                row[BEFORE] = entries[max(number - history, 0) : number]
-            yield row.line, row
+            elif number or history is None:
+                own = name_values(entry) if isinstance(entry, (dict, list)) else {step: entry}
+                row = {**around, **own}
+                if history is not None:
+                    row[BEFORE] = entries[max(number - history, 0) : number]
+                yield here, row
+        except RowError as error:
+            yield here, error
 
 
 def name_values(value: object) -> JsonObject:
-    """Return the values of an object, or of an array by their numbers."""
+    """Return the values of an object, or of an array by their numbers; raise `RowError`."""
     if isinstance(value, list):
         return {str(number): entry for number, entry in enumerate(value)}
     if not isinstance(value, dict):
         raise RowError(f"{kind_of(value)}, not an object or an array")
+    if isinstance(value, ObjectWithLine) and value.wrong:
+        raise value.wrong
     return value
 
 

@@ -469,6 +469,18 @@ def test_key_that_a_json_object_has_twice_is_one_row(tmp_path: Path, content: st
         assert (row.values, row.line, counts.bad) == ({"a": "3"}, 2, 1)
 
 
+@pytest.mark.parametrize("path", ["qas", "groups.qas"])
+def test_key_that_an_inner_row_has_twice_is_one_row(tmp_path: Path, path: str) -> None:
+    article = '{"qas": [\n{"a": "1", "a": "2"},\n{"a": "3"}]}'
+    (tmp_path / "x.json").write_text(f'[{{"groups": [{article}], "qas": []}}]'
+                                     if "." in path else f"[{article}]")  # fmt: skip
+    with pytest.raises(DataError, match=rf'x\.json:2: data.rows: {path}: "a" is there twice'):
+        _rows("x.json", ("a",), format="json", rows=path)
+    counts = Counts()
+    (row,) = _rows("x.json", ("a",), format="json", rows=path, on_error="skip", counts=counts)
+    assert (row.text("a"), row.line, counts.bad) == ("3", 3, 1)
+
+
 def test_rows_of_lines_have_newlines_where_the_mark_stands(tmp_path: Path) -> None:
     (tmp_path / "x.tsv").write_text("text\tlabel\na<n>b<n>\tc\n")
     (row,) = _rows(str(tmp_path / "x.tsv"), ("text",), line_break="<n>")

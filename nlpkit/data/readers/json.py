@@ -28,8 +28,6 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     for entry in content if isinstance(content, list) else [content]:
         line = _first_line(entry) or line
         try:
-            if isinstance(entry, ObjectWithLine) and entry.wrong:
-                raise entry.wrong
             yield line, name_values(entry)
         except RowError as error:
             yield line, error
