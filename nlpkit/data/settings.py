@@ -7,14 +7,19 @@ from pydantic_core import PydanticCustomError, PydanticKnownError
 
 from nlpkit.config import FrozenConfig, Workers
 from nlpkit.data import formats
+from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
 Part = Literal["all", "train", "valid"]
 
 
 def _check(name: str) -> str:
-    names = formats.all_names()
-    if name not in names and not ("." in name and formats.reader(name)):
+    if "." in name:
+        try:
+            formats.reader(name)
+        except UsageError as error:
+            raise ValueError(str(error)) from error
+    elif name not in (names := formats.all_names()):
         raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, names))})
     return name
 

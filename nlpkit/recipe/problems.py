@@ -61,7 +61,8 @@ def explain(errors: list[ErrorDetails], document: Document, known: Known) -> lis
     for path, found in by_path.items():
         # All branches of a union report errors; if one reports an inner value, it is the one meant.
         deeper = any(len(other) > len(path) and other[: len(path)] == path for other in by_path)
-        if deeper and all(error["type"] in _EXPECTED for error in found):
+        # An entry that is wrong is missing where entries are counted.
+        if deeper and all(error["type"] in (*_EXPECTED, "too_short") for error in found):
             continue
         problems.append(_explain(path, found, document, known))
     return problems
