@@ -23,7 +23,7 @@ from nlpkit.contracts.tokenizer import Aligned, Tokenizer
 from nlpkit.data import formats
 from nlpkit.data.cache import Callbacks, write_errors
 from nlpkit.data.documents import Document, finish, gather, read
-from nlpkit.data.lines import open_bytes
+from nlpkit.data.lines import LONGEST_LINE, open_bytes
 from nlpkit.data.settings import Config, Part
 from nlpkit.errors import DataError
 
@@ -176,9 +176,9 @@ def split(file: TextFile) -> Iterator[TextFile]:
         while start < total:
             # One byte back, so that a target that is a line's beginning stays one.
             stream.seek(start + RANGE_BYTES - 1)
-            stream.readline()
+            stream.readline(LONGEST_LINE + 1)  # a longer one is refused by whoever reads the range
             if file.format in ("paragraphs", "sentences"):
-                while stream.readline() not in (b"\n", b"\r\n", b""):
+                while stream.readline(LONGEST_LINE + 1) not in (b"\n", b"\r\n", b""):
                     pass
             stop = min(stream.tell(), total)
             yield replace(file, start=start, stop=stop)

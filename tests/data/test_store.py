@@ -18,7 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nlpkit.data import cache, store, tokenize
+from nlpkit.contracts.reader import TextFile
+from nlpkit.data import cache, lines, store, tokenize
 from nlpkit.data.cache import cache_directory
 from nlpkit.data.corpus import Corpus, TokenStore
 from nlpkit.data.files import find_inputs as resolve
@@ -786,3 +787,14 @@ def test_counts_of_a_store_survive_on_disk(tmp_path, here):
         built.counts, lines=4, documents=1, blank=1, empty=1, bad=1, characters=2, bytes=2
     )
     assert TokenStore(built.path, ["a.jsonl"]).counts == built.counts == expected
+
+
+def test_a_line_that_is_too_long_is_not_read_whole_to_divide_the_file(here, tmp_path, monkeypatch):
+    for module in (tokenize, lines):
+        monkeypatch.setattr(module, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(tokenize, "RANGE_BYTES", 1 << 12)
+    (here / "a.txt").write_text("word\n" * 700 + "x" * 10**5)
+    whole = TextFile("a.txt", "a.txt", "text")
+    assert max(part.stop - part.start for part in tokenize.split(whole)) <= (1 << 12) + (1 << 10)
+    with pytest.raises(DataError, match=r"a.txt:701: a line of more than "):
+        build(tmp_path, "a.txt", workers=1)
