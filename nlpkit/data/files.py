@@ -5,11 +5,12 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from nlpkit.contracts.reader import TextFile
 from nlpkit.data import formats
-from nlpkit.data.lines import file_errors
+from nlpkit.data.lines import file_errors, lines
 from nlpkit.data.settings import Config, Source
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
@@ -100,12 +101,18 @@ def estimate_tokens(config: Config, base: Path | None) -> float | None:
     """
     total = 0.0
     for source in config.train:
-        for _, files, _ in find_files(source, source.format or config.format, base):
+        form = source.format or config.format
+        for _, files, _ in find_files(source, form, base):
             for path, name in files:
                 if name == "-" or not path.is_file():
                     return None
                 times = _TIMES if path.suffix.lower() in _PACKED else 1
-                total += source.weight * times * path.stat().st_size
+                size = times * path.stat().st_size
+                if source.max_rows is not None:
+                    file = _text_file(path, name, form)
+                    if formats.documents(file.format) == "lines":
+                        size = sum(map(len, islice(lines(file), source.max_rows)))
+                total += source.weight * size
     return total * (1 - config.valid_fraction) / _BYTES_PER_TOKEN
 
 

@@ -159,6 +159,15 @@ def test_much_text_gives_twenty_tokens_for_each_parameter(tmp_path):
     assert rows.epochs == pytest.approx(20 * count / estimated, rel=0.01)
 
 
+def test_first_rows_alone_count_as_text(tmp_path):
+    path = _written(tmp_path, 10**9)
+    (tmp_path / "few.txt").write_text("some words\n" * 10**5)
+    source = f"data.train=[{{files: {tmp_path}/few.txt, max_rows: 37}}]"
+    found = recipe.load(str(path), [source]).recipe
+    assert estimate_tokens(found.data, tmp_path) == pytest.approx(100)  # 10 bytes of 37 lines
+    assert (found.train.epochs, found.train.steps) == (4, None)
+
+
 @pytest.mark.fast_cases(5)
 @pytest.mark.parametrize(
     ("sets", "expected"),
