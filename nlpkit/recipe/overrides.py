@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from nlpkit.config import FrozenConfig, Part
+from nlpkit.config import FrozenConfig
 from nlpkit.errors import RecipeError
 from nlpkit.recipe import yaml
 from nlpkit.recipe.places import Document, Path, Place, Problem, dotted
@@ -60,12 +60,8 @@ def apply(document: Document, override: str, order: int) -> list[Problem]:
 
 def key_of_short_form(path: Path) -> str | None:
     """Return the key of a part that may be given by its name alone, such as `train.optimizer`."""
-    for part in _find_classes(path) if len(path) == 2 else ():
-        if issubclass(part, Part) and part.SHORT:
-            return part.KEY
-        if "name" in part.model_fields:
-            return "name"
-    return None
+    parts = _find_classes(path) if len(path) == 2 else []
+    return "name" if any("name" in part.model_fields for part in parts) else None
 
 
 def _find_classes(path: Path) -> list[type[FrozenConfig]]:

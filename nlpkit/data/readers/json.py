@@ -69,7 +69,7 @@ def read(file: TextFile, counts: Counts) -> object:
     made.parse_object = parse
     made.scan_once = scanner.py_make_scanner(made)  # type: ignore[attr-defined]  # C's has no parse
     try:
-        content = made.decode("\n".join(texts))
+        return made.decode("\n".join(texts))
     except (ValueError, RecursionError) as error:
         what, place = describe(error), file.name
         if isinstance(error, json.JSONDecodeError):
@@ -77,6 +77,3 @@ def read(file: TextFile, counts: Counts) -> object:
             hint = "; objects line by line are data.format: jsonl"
             what += hint if error.msg == "Extra data" else ""
         raise DataError(f"{place}: {what}") from error
-    if isinstance(content, ObjectWithLine) and content.wrong:
-        raise DataError(f"{file.name}:{content.line}: {content.wrong.what}")
-    return content
