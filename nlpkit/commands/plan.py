@@ -125,8 +125,8 @@ def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Pl
         planning.draw_mask(plan, Path(shown.mask))
         log.info(f"drawn: {shown.mask}")
     if shown.batch:
-        for line in planning.format_batch(plan):
-            print(line)
+        lines = list(planning.format_batch(plan))
+        common.print_result("\n".join(lines), batch=lines)
     return plan
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
+from nlpkit import cli, recipe
 from nlpkit import plan as planning
-from nlpkit import recipe
 from nlpkit.commands.plan import _format_value
 from nlpkit.data.pack import Bins
 from nlpkit.models.flops import count_projections, step_flops
@@ -334,6 +334,15 @@ def test_plan_json_is_sorted_and_has_the_documented_keys(tiny: Path) -> None:
         "model.init_from",
     }
     assert _keys(plan) == documented
+
+
+def test_first_batch_is_json_where_that_is_asked_for(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["plan", str(tiny), "--batch", "--json", "-q"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["batch"]
+    assert found["batch"][0].startswith("sequence\ttoken\t")
 
 
 def test_plan_for_people_is_narrow_prints_no_key_twice_and_says_units() -> None:
