@@ -116,18 +116,20 @@ def _count_occasions(plan: Planned, steps: int | None = None) -> tuple[int, int]
     `steps` is the number of steps if the recipe has a budget of time.
     """
     settings = plan.settings
-    last = steps or settings.steps
-    evaluated = set()
+    last, save_every = steps or settings.steps, settings.save_every
+    eval_every = settings.eval_every or last
+    evaluations, checkpoints, first = 0, 1 + (last - 1) // save_every, min(save_every, last)
     if plan.data.held_out is not None:
-        evaluated = {*range(settings.eval_every or last, last, settings.eval_every or last), last}
-    saved = {*range(settings.save_every, last, settings.save_every), last}
+        evaluations, first = 1 + (last - 1) // eval_every, min(first, eval_every)
+        checkpoints += (last - 1) // eval_every - (last - 1) // math.lcm(eval_every, save_every)
     if settings.budget_seconds is not None:
         known_by = math.ceil(KNOWN_BY * last)
-        if evaluated and min(evaluated) > known_by and settings.budget_clock == "wall":
-            evaluated.add(known_by)
-        if min(evaluated | saved) > known_by:
-            saved.add(known_by)
-    return len(evaluated), len(evaluated | saved)
+        if evaluations and min(eval_every, last) > known_by and settings.budget_clock == "wall":
+            evaluations += 1
+            checkpoints += known_by % save_every > 0
+        elif first > known_by:
+            checkpoints += 1
+    return evaluations, checkpoints
 
 
 def _measure_saving(directory: Path, size: int) -> float:

@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -76,6 +77,18 @@ def test_evaluations_and_checkpoints_are_counted_as_the_loop_makes_them(
 ) -> None:
     sets = [f"train.{key}={json.dumps(value)}" for key, value in settings.items()]
     assert probe._count_occasions(_plan(tiny, *sets)) == expected
+
+
+def test_a_budget_of_a_year_is_counted_at_once() -> None:
+    settings = SimpleNamespace(
+        eval_every=300, save_every=200, budget_seconds=1.0, budget_clock="wall", steps=1
+    )
+    plan = SimpleNamespace(settings=settings, data=SimpleNamespace(held_out=[]))
+    begin = time.perf_counter()
+    # Of 600 steps, 3, 2 of them evaluated: 600 + 2 * 0.5 + 4 * 0.25 = 602 s; 36 million steps.
+    cost = probe.Cost(1.0, 0.5, 0.25)
+    assert probe.count_bought_steps(plan, cost, 602 * 60_000) == 600 * 60_000
+    assert time.perf_counter() - begin < 0.5
 
 
 def test_loop_makes_as_many_evaluations_and_no_more_checkpoints(tiny: Path, tmp_path: Path) -> None:
