@@ -5,20 +5,16 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from nlpkit.contracts.reader import TextFile
 from nlpkit.data import formats
-from nlpkit.data.lines import file_errors, lines
+from nlpkit.data.lines import file_errors
 from nlpkit.data.settings import Config, Source
 from nlpkit.errors import FileError, UsageError
 from nlpkit.plural import number_of
 
 Named = tuple[Path, str]  # where a file is, and what messages call it
-# English with 2,000 tokens has 3.74 bytes of its file for each, Chinese with CPM-Ant's words 3.66.
-_BYTES_PER_TOKEN = 3.7
-_PACKED, _TIMES = (".gz", ".parquet"), 3  # how much smaller these make text, about
 
 
 @dataclass(frozen=True)
@@ -92,28 +88,6 @@ def find_files(
             yield pattern, *directories.find_all(pattern, base, form)
         else:
             yield pattern, find(pattern, base, formats.inside(form)), ""
-
-
-def estimate_tokens(config: Config, base: Path | None) -> float | None:
-    """Return about the number of tokens of an epoch of `data.train`, by the sizes of its files.
-
-    It is None with stdin or a pipe. Raise `FileError` for a name that matches no file.
-    """
-    total = 0.0
-    for source in config.train:
-        form = source.format or config.format
-        for _, files, _ in find_files(source, form, base):
-            for path, name in files:
-                if name == "-" or not path.is_file():
-                    return None
-                times = _TIMES if path.suffix.lower() in _PACKED else 1
-                size = times * path.stat().st_size
-                if source.max_rows is not None:
-                    file = _text_file(path, name, form)
-                    if formats.documents(file.format) == "lines":
-                        size = sum(map(len, islice(lines(file), source.max_rows)))
-                total += source.weight * size
-    return total * (1 - config.valid_fraction) / _BYTES_PER_TOKEN
 
 
 def _check_unseen(path: Path, name: str, pattern: str, seen: dict[str, str]) -> None:

@@ -9,7 +9,6 @@ from nlpkit import recipe, registry
 from nlpkit.checkpoints import changes
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.config import FrozenConfig
-from nlpkit.data.files import estimate_tokens
 from nlpkit.errors import FileError, RecipeError
 from nlpkit.models import families, meta, sizes
 from nlpkit.recipe import training_defaults
@@ -154,7 +153,7 @@ def test_much_text_gives_twenty_tokens_for_each_parameter(tmp_path):
     assert found.train.steps == round(20 * count / 16384)
     assert found.train.epochs is None
     rows = recipe.load(str(path), ["train.rows_per_step=8"]).recipe.train  # of the same tokens
-    estimated = estimate_tokens(found.data, tmp_path)
+    estimated = training_defaults.estimate_tokens(found, tmp_path)
     assert estimated is not None
     assert rows.epochs == pytest.approx(20 * count / estimated, rel=0.01)
 
@@ -164,7 +163,9 @@ def test_first_rows_alone_count_as_text(tmp_path):
     (tmp_path / "few.txt").write_text("some words\n" * 10**5)
     source = f"data.train=[{{files: {tmp_path}/few.txt, max_rows: 37}}]"
     found = recipe.load(str(path), [source]).recipe
-    assert estimate_tokens(found.data, tmp_path) == pytest.approx(100)  # 10 bytes of 37 lines
+    assert training_defaults.estimate_tokens(found, tmp_path) == pytest.approx(
+        100
+    )  # 10 bytes of 37 lines
     assert (found.train.epochs, found.train.steps) == (4, None)
 
 
