@@ -67,8 +67,7 @@ def _make(resolved: Resolved, run_path: Path, device: str, log: Log, measure: bo
         log.warn("train.memory is ignored, because nothing is measured")
     elif fitted is None and asked.memory is not None:
         precision, _ = machine.choose_precision(asked.precision, where)
-        chosen = resolved, part, data, where
-        fitted = fit_memory.choose(*chosen, precision=precision, note=log.info)
+        fitted = fit_memory.choose(resolved, part, data, where, precision=precision, note=log.info)
     if fitted is not None:
         resolved = _with_fitted(resolved, fitted)
     settings = resolved.recipe.train.model_copy(update={"memory": None})
@@ -193,8 +192,7 @@ def _measure_target_share(plan: Planned, batches: int = 16) -> float:
         epoch, index = plan.stream.locate(number)
         batch = plan.data.examples.batch(plan.stream.plan(epoch)[index], epoch)
         tokens += batch.tokens
-        predicts_text = objective.predicts_text
-        targets += count_projections(objective, batch) if predicts_text else batch.targets
+        targets += count_projections(objective, batch) if objective.predicts_text else batch.targets
     return targets / tokens
 
 
