@@ -64,10 +64,6 @@ class TokenStore:
         """Return the numbers of the tokens that have the flag `name`; reads all flags."""
         return np.flatnonzero(np.asarray(self._flags) & bit(name))
 
-    def histogram(self) -> np.ndarray:
-        """Return how often each id occurs, (largest id + 1,) int64; reads every token."""
-        return np.bincount(np.asarray(self._ids))
-
 
 class Corpus:
     """Several stores with weights, documents numbered through; drawing by weight is the loader's.
@@ -116,10 +112,15 @@ class Corpus:
         return np.concatenate([store.flagged_tokens(name) + start for store, start in parts])
 
     def histogram(self) -> np.ndarray:
-        """Return how often each id occurs in all stores, whatever their weights, as a store's."""
-        found = [store.histogram() for store in self.stores]
-        size = max(map(len, found))
-        return np.sum([np.pad(each, (0, size - len(each))) for each in found], axis=0)
+        """Return how often each id occurs, whatever the weights, (largest id + 1,) int64."""
+        total = np.zeros(0, np.int64)
+        at_once = 1 << 22  # tokens, of which each takes 8 bytes meanwhile
+        for store in self.stores:
+            for start in range(0, store.tokens, at_once):
+                found = np.bincount(store._ids[start : start + at_once], minlength=len(total))
+                found[: len(total)] += total
+                total = found
+        return total
 
     def unigram_entropy(self, without: int | None = None) -> float:
         """Return the entropy of the token frequencies of all stores together, nats per token.

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -798,3 +799,20 @@ def test_a_line_that_is_too_long_is_not_read_whole_to_divide_the_file(here, tmp_
     assert max(part.stop - part.start for part in tokenize.split(whole)) <= (1 << 12) + (1 << 10)
     with pytest.raises(DataError, match=r"a.txt:701: a line of more than "):
         build(tmp_path, "a.txt", workers=1)
+
+
+def test_tokens_of_a_large_corpus_are_counted_a_part_at_a_time(tmp_path):
+    numbers = np.arange(10**7, dtype=np.uint16) % 1000
+    for name, ids in (("a", numbers), ("b", numbers[:7])):
+        (tmp_path / name).mkdir()
+        ids.tofile(tmp_path / name / "tokens.bin")
+        np.save(tmp_path / name / "offsets.npy", [0, len(ids)])
+        meta = {"key": name, "tokens": len(ids), "dtype": "<u2", "files": []}
+        (tmp_path / name / "meta.json").write_text(json.dumps(meta))
+    corpus = Corpus([(TokenStore(tmp_path / name, []), 1.0) for name in "ab"])
+    tracemalloc.start()
+    found = corpus.histogram()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(found, np.bincount(numbers) + np.bincount(numbers[:7], minlength=1000))
+    assert peak < 4 * len(numbers)  # 8 bytes for each token of a part
