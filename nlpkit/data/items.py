@@ -223,16 +223,15 @@ def build_items(
     items = TaskDataset(sources, counts, cut, _hash_key(key, config, files))
     if objective.predicts_text and not objective.tokenizer.keeps_text:
         items.remark = "; bits/character are approximate: tokens have other spaces than the text"
+    names = name_first([each.name for file in files for each in file.parts])
     if not len(items):
-        name = ", ".join(file.name for file in files)
         raise DataError(
-            f"{name}: no items; {number_of(counts.bad, 'malformed rows')}, "
+            f"{names}: no items; {number_of(counts.bad, 'malformed rows')}, "
             f"{number_of(counts.blank, 'blank lines')}, "
             + (f"{number_of(counts.left_out, 'rows left out')}, " if counts.left_out else "")
             + "".join(f"{number_of(n, what)}; " for what, n in cut.items())
             + f"{number_of(counts.held_out, 'rows')} in the other part"
         )
-    names = name_first([each.name for file in files for each in file.parts])
     said = f", {counts.unknown:,} of them unknown" if counts.unknown else ""
     callbacks.note(
         f"data: {names}: {number_of(len(items), 'rows')}, {number_of(items.tokens, 'tokens')}{said}"

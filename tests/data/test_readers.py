@@ -407,6 +407,15 @@ def test_row_that_no_item_can_be_made_of_is_skipped_and_counted(tmp_path: Path) 
         assert (len(items), items.counts.bad, items.counts.documents) == (4, 1, 4)
 
 
+def test_of_many_files_without_an_item_the_first_ones_are_named(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.jsonl").write_text('{"label": 1}\n')
+    config = DataConfig(train="*.jsonl", on_error="skip")
+    inputs, _ = find_inputs(config, None, tmp_path)
+    with pytest.raises(DataError, match=r"^0.jsonl, 1.jsonl, 2.jsonl and 2 more: no items; 5 malf"):
+        build_items(inputs, config, Pixels(None, None, None))
+
+
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
 def test_rows_of_columns_are_those_of_jsonl(name: str, tmp_path: Path) -> None:
     """A task reads what it does not name, `input`; the split does not depend on what it names."""
