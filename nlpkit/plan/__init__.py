@@ -217,7 +217,7 @@ def format_batch(plan: Planned) -> Iterator[str]:
             stop = int(ends_of_sources[number])
             empty = [""] * (len(names) + len(others))
             for row in range(stop - batch.fields[SOURCE_LENGTHS][number], stop):
-                values = [str(batch.fields[name][row].item()) for name in sources]
+                values = [str(batch.fields[name][row].tolist()) for name in sources]
                 token = show_token(of_sources(tokenizer), int(batch.fields[sources[0]][row]))
                 yield "\t".join([str(number), token, *empty, *values, *[""] * len(last)])
         for row in range(start, start + length):

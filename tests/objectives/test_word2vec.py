@@ -178,6 +178,16 @@ def test_tokens_of_the_same_contexts_are_near_after_training(method: str) -> Non
     assert nearest.tolist() == [2, 1, 4, 3, 6, 5]
 
 
+def test_plan_shows_a_batch_with_several_values_for_each_token(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = _tiny.write(tmp_path, text=RECIPE)
+    assert cli.run(["plan", str(recipe), "--batch", "-q"]) == 0
+    head, first, *_ = (line.split("\t") for line in capsys.readouterr().out.splitlines())
+    assert head == ["sequence", "token", "input_ids", "contexts", "negatives"]
+    assert len(json.loads(first[3])) == 2 * 3  # the window, to both sides
+
+
 @pytest.mark.slow
 def test_run_evaluates_from_its_checkpoint_to_the_same_loss_and_passes_its_proofs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
