@@ -75,10 +75,7 @@ def image_of_columns(row: Row, label: str, shape: tuple[int, int, int]) -> np.nd
             f'{len(cells)} columns beside the class "{label}"; an image of {height} x {width} '
             f"with {channels} channel{'s' * (channels > 1)} has {height * width * channels}"
         )
-    try:
-        pixels = np.array([*cells.values()], np.float32)
-    except (ValueError, TypeError, OverflowError):
-        pixels = np.array([_number(cell) for cell in cells.values()], np.float32)
+    pixels = np.array([_number(cell) for cell in cells.values()], np.float32)
     wrong = np.flatnonzero(~np.isfinite(pixels))
     if len(wrong):
         name = [*cells][wrong[0]]
