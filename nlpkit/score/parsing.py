@@ -111,7 +111,8 @@ class _Formatter(argparse.HelpFormatter):
 
     def __init__(self, prog: str):
         # argparse makes one for each option, and would import shutil for the width.
-        super().__init__(prog, width=int(os.environ.get("COLUMNS") or 80) - 2)
+        columns = os.environ.get("COLUMNS", "")
+        super().__init__(prog, width=max(int(columns) if columns.isdecimal() else 80, 32) - 2)
 
     def _format_usage(self, *given: Any) -> str:
         from nlpkit.help_page import fill_row

@@ -291,6 +291,13 @@ def test_score_help_of_a_metric_has_its_options_and_fits(folder, capsys, monkeyp
     assert max(map(len, out.splitlines())) <= int(columns)
 
 
+@pytest.mark.parametrize("columns", ["", "wide", "-5", "0", "1"])
+def test_score_takes_any_width_of_the_terminal(folder, capsys, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert score(capsys, "mylab.equal hyp ref -b")[:2] == (0, "33.3\n")
+    assert score(capsys, "mylab.equal --help")[0] == 0
+
+
 def test_score_every_pair_of_metrics_has_one_parser():
     found = {name: registry.load("score/metrics", name) for name in registry.names("score/metrics")}
     metrics = {name: module for name, module in found.items() if "score" in vars(module)}
