@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from nlpkit import registry
 from nlpkit.contracts.metric import Metric, Tool, is_metric, is_tool
-from nlpkit.errors import CheckFailed, UsageError
+from nlpkit.errors import CheckFailed, OutOfMemory, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score import output, parsing
 from nlpkit.score.files import Inputs, read_inputs
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
     try:
         _run(arguments)
     except MemoryError as error:
-        raise UsageError("out of memory: all lines of the files must fit into it") from error
+        raise OutOfMemory("out of memory: all lines of the files must fit into it") from error
 
 
 def _run(arguments: list[str]) -> None:

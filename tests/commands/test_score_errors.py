@@ -263,6 +263,15 @@ def test_score_tool_gets_its_own_arguments_and_the_limit(folder, capsys):
 # Surroundings
 
 
+def test_score_that_has_no_memory_gives_7(folder, capsys, monkeypatch):
+    def compute_results(*_):
+        raise MemoryError
+
+    monkeypatch.setattr("nlpkit.commands.score.compute_results", compute_results)
+    said = "nlpkit: out of memory: all lines of the files must fit into it\n"
+    assert score(capsys, "mylab.equal hyp ref") == (7, "", said)
+
+
 def test_score_needs_no_locale_no_home_and_no_writable_folder(folder):
     Path("hyp").write_text("春天\n")
     os.chmod(".", 0o555)
