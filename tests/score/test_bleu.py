@@ -11,6 +11,7 @@ from sacrebleu import BLEU, CHRF, TER
 
 from nlpkit.errors import UsageError
 from nlpkit.score import named
+from nlpkit.score.counts import bleu_tokens
 from nlpkit.score.metrics import bleu, chrf, ter
 from tests.conftest import REAL_DATA
 
@@ -118,6 +119,7 @@ def test_bleu_with_a_wrong_option_is_refused(options: dict) -> None:
 
 
 def test_scores_without_sacrebleu_say_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    bleu_tokens._borrow_tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(UsageError, match=r"sacrebleu is not installed \(pip install sacrebleu\)$"):
         ter.score(["a"], [["a"]])
@@ -146,6 +148,24 @@ def test_bleu_with_a_tokenizer_whose_model_cannot_be_fetched_says_so(
     monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.Flores200Tokenizer", Unreachable)
     with pytest.raises(UsageError, match=r"flores200 cannot be used: .*from the network: <urlopen"):
         bleu.score(["a"], [["a"]], tokenize="flores200")
+
+
+def test_bleu_loads_the_model_of_a_tokenizer_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded = []
+
+    class Flores:
+        def __init__(self) -> None:
+            loaded.append(self)
+
+        def signature(self) -> str:
+            return "flores200"
+
+    bleu_tokens._borrow_tokenizer.cache_clear()
+    monkeypatch.setattr("sacrebleu.tokenizers.tokenizer_spm.Flores200Tokenizer", Flores)
+    for _ in range(3):  # as the resamples of -ci
+        bleu.from_sums([4, 4, 4, 3, 2, 1, 4, 3, 2, 1], tokenize="flores200")
+    bleu_tokens._borrow_tokenizer.cache_clear()
+    assert len(loaded) == 1
 
 
 def test_bleu_imports_the_standard_library_alone() -> None:

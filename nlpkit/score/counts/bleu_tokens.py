@@ -61,6 +61,7 @@ def import_sacrebleu(needed_by: str) -> ModuleType:
     return sacrebleu
 
 
+@lru_cache  # `from_sums` asks for it at every resample
 def _borrow_tokenizer(name: str) -> Tokenizer:
     library = import_sacrebleu(f"the tokenizer {name}")
     try:
