@@ -96,6 +96,8 @@ class Parser(argparse.ArgumentParser):
         found, unknown = self.parse_known_intermixed_args(arguments)
         if unknown:
             given = unknown[0].partition("=")[0]
+            if not given.startswith("-"):
+                self.error(f"{unknown[0]}: one file too many")
             known = list(self._option_string_actions)
             # Compared without the dashes that all have: --index is not near --fail-under.
             is_near = registry.suggest(given.lstrip("-"), [each.lstrip("-") for each in known])

@@ -221,6 +221,7 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("mylab.equal hyp ref ref ref", "mylab.equal: takes 1 to 2 references, not 3"),
         ("bleu hyp ref --lowercas --wdth 3", "no option --wdth, did you mean --width?"),
         ("bm25 hyp ref --index kept", "no option --index (see nlpkit score bm25 --help)"),
+        ("bm25 hyp ref more --top 3", "more: one file too many (see nlpkit score bm25 --help)"),
         ("bleu ref -i hyp -l en-de", "no option -l"),
         ("bleu hyp ref -w x", "argument -w/--width: invalid integer value: 'x'"),
         (
