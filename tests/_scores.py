@@ -57,6 +57,7 @@ def run(arguments):
     print(sum(arguments.numbers), *arguments.m)
     return None if arguments.none else sum(arguments.numbers)
 '''
+HALF = f"{COUNT}\ndef from_sums(sums):\n    return sums[0]\n"
 # A misspelt member, and none at all.
 MISSPELT = f"{COUNT}LOWER_IS_BETER = True\n"
 NOTHING = '"""Nothing."""\ndef scores(hypotheses, references): ...\n'
@@ -70,7 +71,7 @@ def make_folder(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     package = tmp_path / "mylab"
     package.mkdir()
-    parts = {"equal": METRIC, "count": COUNT, "total": TOOL}
+    parts = {"equal": METRIC, "count": COUNT, "total": TOOL, "half": HALF}
     parts |= {"misspelt": MISSPELT.replace("LOWER_IS_BETTER = True\n", ""), "nothing": NOTHING}
     for name, text in parts.items():
         (package / f"{name}.py").write_text(text)

@@ -132,7 +132,7 @@ def _check_options(modules: Mapping[str, Metric], found: argparse.Namespace) -> 
     for name, module in modules.items():
         if found.sentence_level and module.sentences is None:
             raise UsageError(f"{name} has no score of a single line")
-        if any(tests) and module.from_sums is None:
+        if any(tests) and None in (module.statistics, module.from_sums):
             raise UsageError(
                 f"{name} is not computed from sums over lines, so it cannot be resampled"
             )

@@ -238,6 +238,7 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
         ("bleu hyp ref -sl --fail-under 3", "no test or limit of its score"),
         ("mylab.equal hyp ref -sl", "mylab.equal has no score of a single line"),
         ("mylab.equal hyp ref -ci", "is not computed from sums over lines"),
+        ("mylab.half hyp -ci", "is not computed from sums over lines"),
         ("bleu ref -i hyp ref -par -pbs", "exclude each other"),
     ],
 )
