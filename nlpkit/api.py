@@ -67,6 +67,9 @@ def score(name: str, answers: Sequence[str], references: Sequence[str | Sequence
         raise UsageError("answers, references: each is a list of texts, a text for each line")
     if len(answers) != len(references):
         raise UsageError(f"{len(answers)} answers and {len(references)} references; give as many")
+    for number, each in enumerate(references, 1):
+        if not isinstance(each, str) and not len(each):
+            raise UsageError(f"references: those of answer {number} are an empty list")
     try:
         return named.score(name, answers, references, _warn)
     except named.WrongScore as error:

@@ -106,6 +106,8 @@ def test_score_equals_hand_arithmetic_and_reads_several_references() -> None:
 def test_mistakes_are_errors_of_nlpkit(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match=r"^2 answers and 1 references"):
         api.score("bleu", ["a", "b"], ["a"])
+    with pytest.raises(errors.UsageError, match=r"^references: those of answer 2 are an empty"):
+        api.score("bleu", ["a", "b"], ["a", []])
     with pytest.raises(errors.UsageError, match=r"^blue: "):
         api.score("blue", ["a"], ["a"])
     with pytest.raises(errors.UsageError, match="each is a list"):
