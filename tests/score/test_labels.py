@@ -131,6 +131,8 @@ def test_f1_binary_of_many_classes_or_an_absent_label_is_refused() -> None:
     message = "positive label '1' is in neither file; labels: no, yes"
     with pytest.raises(UsageError, match=message):
         f1.score(["yes", "no"], [["yes", "yes"]], average="binary")
+    with pytest.raises(DataError, match="neither file; labels: 0"):  # undefined, no mistake
+        f1.score(["0", "0"], [["0", "0"]], average="binary")
 
 
 def test_f1_per_class_shows_a_row_for_each() -> None:

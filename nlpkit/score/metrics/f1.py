@@ -8,7 +8,7 @@ class that is never right. The classes of both files count. Macro averages the F
 from collections.abc import Iterator
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
-from nlpkit.errors import UsageError
+from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import number_of
 from nlpkit.score.counts import labels
 from nlpkit.score.counts.labels import Labels
@@ -44,7 +44,7 @@ def score(
     """Return F1; `details` has precision, recall, and the same with support for each class.
 
     Raise `UsageError` if `average` is `binary` and there are more than two classes, or `positive`
-    is in neither file.
+    is in neither file; `DataError` if there is a single class and it is not `positive`.
     """
     read = labels.read(hypotheses, references)
     total = labels.compute_average(labels.count(read, _classes(read, average, positive)), average)
@@ -89,6 +89,7 @@ def _classes(read: Labels, average: str, positive: str | None) -> list[str]:
         count = f"average binary needs two classes, there are {len(read.known)}"
         raise UsageError(f"{count}: choose macro, micro or weighted")
     if positive not in read.known:
-        known = ", ".join(read.known)
-        raise UsageError(f"the positive label {positive!r} is in neither file; labels: {known}")
+        what = f"the positive label {positive!r} is in neither file; labels: "
+        # Of a single class, the score is undefined: a held-out file may have no positive line.
+        raise (UsageError if len(read.known) > 1 else DataError)(what + ", ".join(read.known))
     return [positive]
