@@ -120,6 +120,8 @@ def test_score_far_length_ratio_is_a_warning_even_with_q(folder, capsys):
     assert err.startswith("warning: hyp: the hypotheses are 0.0769 times as long as the ")
     assert "times as long" in score(capsys, "mylab.equal ref hyp -q")[2]
     assert "times as long" not in score(capsys, "mylab.equal hyp hyp -q")[2]
+    Path("blank").write_text("\n" * 3)
+    assert score(capsys, "bleu hyp blank -q")[2] == ""  # no words to compare lengths with
 
 
 # Against sacrebleu

@@ -203,7 +203,7 @@ def _result(sums: Sums, references: int, settings: Settings, is_line: bool) -> S
         "bp": result.bp,
         "sys_len": length,
         "ref_len": closest,
-        "ratio": ratio,
+        "ratio": ratio if closest else None,  # sacrebleu's 0 would read as: too short
         "warnings": [],
     }
     name = "BLEU-document" if settings.is_document else "BLEU"
