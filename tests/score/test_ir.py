@@ -256,6 +256,7 @@ def test_ir_malformed_file_is_one_line_and_its_exit_code(
         (["-", "-"], r"stdin \(-\) can be read once only"),
         (["q", "r", "-w", "-1"], "--width: -1 is below 0"),
         (["q", "r", "--json", "-b"], "--json and --score-only exclude each other"),
+        (["q", "r", "--per-query", "-b"], "--per-query and --score-only exclude each other"),
     ],
 )
 def test_ir_wrong_option_is_told(arguments: list[str], message: str) -> None:

@@ -77,8 +77,9 @@ def run(arguments: argparse.Namespace) -> float | None:
     measures = parse_all(arguments.measures)
     if [arguments.qrels, *arguments.runs].count("-") > 1:
         raise UsageError("stdin (-) can be read once only")
-    if arguments.json and arguments.score_only:
-        raise UsageError("--json and --score-only exclude each other")
+    if arguments.score_only and (arguments.json or arguments.per_query):
+        option = "--json" if arguments.json else "--per-query"
+        raise UsageError(f"{option} and --score-only exclude each other")
     if arguments.width < 0:
         raise UsageError(f"--width: {arguments.width} is below 0")
     qrels = read_qrels(arguments.qrels)
