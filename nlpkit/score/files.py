@@ -166,7 +166,7 @@ def _columns(lines: list[str], count: int, name: str) -> list[list[str]]:
     rows = [line.split("\t", count - 1) for line in lines]
     for number, row in enumerate(rows, 1):
         if len(row) != count:
-            fields = f"{len(row)} field{'s' * (len(row) > 1)}"
+            fields = number_of(len(row), "fields")
             raise DataError(f"{name}:{number}: {fields} between tabs, expected {count} (-nr)")
     return [list(column) for column in zip(*rows, strict=True)]
 

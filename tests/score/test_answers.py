@@ -93,7 +93,7 @@ def test_squad_f1_cmrc_is_of_the_longest_run() -> None:
     ],
 )
 def test_cmrc_units_are_characters_and_latin_words(text: str, units: list[str]) -> None:
-    assert answers.split_cmrc(text) == units
+    assert answers.SPLITTERS["cmrc"](text) == units
 
 
 def test_squad_f1_of_unspaced_chinese_warns() -> None:

@@ -33,9 +33,11 @@ NORMALIZERS: dict[str, Callable[[str], str]] = {
 }
 
 
-def split_cmrc(text: str) -> list[str]:
-    """Return the Chinese characters, and the other words and signs; punctuation is removed."""
-    return _CMRC_UNITS.findall(_normalize_cmrc(text))
+# The units that F1 counts. Of cmrc: Chinese characters, and the other words and signs.
+SPLITTERS: dict[str, Callable[[str], list[str]]] = {
+    "squad": lambda text: _normalize_squad(text).split(),
+    "cmrc": lambda text: _CMRC_UNITS.findall(_normalize_cmrc(text)),
+}
 
 
 def pair_answers(hypotheses: Lines, references: References) -> Iterator[tuple[str, list[str]]]:

@@ -9,27 +9,25 @@ from nlpkit.plural import number_of
 from nlpkit.score.counts.edits import Edits, count_edits
 from nlpkit.score.counts.summed import Row, SummedScore
 
-Options = JsonObject
-
 
 def make_error_rate(
     name: str, unit: str, tokenize: Callable[..., Sequence[str]], signature: Callable[..., str]
-) -> SummedScore[Options]:
+) -> SummedScore[JsonObject]:
     """Return the functions of a metric; they pass its options to `tokenize` and `signature`.
 
     `score` raises `DataError` if the references are empty. The rate of a line with an empty
     reference is that of length 1, as in jiwer.
     """
 
-    def count_row(line: str, references: Sequence[str], options: Options) -> Row:
+    def count_row(line: str, references: Sequence[str], options: JsonObject) -> Row:
         reference = tokenize(references[0], **options)
         edits, size = count_edits(reference, tokenize(line, **options)), len(reference)
         return (*edits, size, 1, int(not edits.distance), int(not size))
 
-    def compute(sums: Sums, options: Options) -> float:
+    def compute(sums: Sums, options: JsonObject) -> float:
         return sum(map(int, sums[1:4])) / max(1, int(sums[4]))
 
-    def make_score(sums: Sums, references: int, options: Options, is_line: bool) -> Score:
+    def make_score(sums: Sums, references: int, options: JsonObject, is_line: bool) -> Score:
         edits, (size, lines, correct, empty) = Edits(*map(int, sums[:4])), sums[4:]
         details: JsonObject = {**edits._asdict(), f"reference_{unit}": size}
         if not is_line:

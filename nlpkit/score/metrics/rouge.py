@@ -9,6 +9,7 @@ only if all references of the line are empty.
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
@@ -127,10 +128,8 @@ def _signature(references: int, tokenize: str) -> str:
 
 
 def _warnings(references: References, tokenize: str, lines: int, empty: int) -> Iterator[str]:
-    dropped = total = 0
-    for reference in references if tokenize == "word" else ():
-        dropped_here, total_here = count_dropped_letters(reference)
-        dropped, total = dropped + dropped_here, total + total_here
+    read = references if tokenize == "word" else ()
+    dropped, total = count_dropped_letters(chain.from_iterable(read))
     if dropped > _WARN_SHARE * total:
         yield (
             f"--tokenize word drops {dropped} of {total} letters of the references (all but a-z "

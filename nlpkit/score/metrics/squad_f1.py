@@ -8,17 +8,15 @@ at signs, not by nltk. Both scripts print 100 times this score.
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
 from nlpkit.contracts.metric import Lines, Option, References, Score
 from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 from nlpkit.score.counts import means
-from nlpkit.score.counts.answers import NORMALIZERS, pair_answers, split_cmrc
+from nlpkit.score.counts.answers import SPLITTERS, pair_answers
 from nlpkit.score.counts.edits import longest_run
 from nlpkit.score.counts.words import is_unspaced
 
-NORMALIZE = ("squad", "cmrc")
 REFERENCES = (1, None)
 OPTIONS = (
     Option(
@@ -26,7 +24,7 @@ OPTIONS = (
         "squad",
         "squad: words, without case, ASCII punctuation and a, an, the; cmrc: Chinese characters, "
         "without punctuation, in one run",
-        choices=NORMALIZE,
+        choices=tuple(SPLITTERS),
     ),
     Option(
         "no_answer",
@@ -57,19 +55,13 @@ def score(
 def _values(
     hypotheses: Lines, references: References, *, normalize: str = "squad", no_answer: bool = False
 ) -> Iterator[float]:
-    normalized = NORMALIZERS[normalize]
     for hypothesis, answers in pair_answers(hypotheses, references):
-        if normalize == "cmrc":
-            ours = split_cmrc(hypothesis)
-            pairs = [(ours, split_cmrc(answer)) for answer in answers]
-        else:
-            ours = normalized(hypothesis).split()
-            pairs = [(ours, normalized(answer).split()) for answer in answers]
-        f1 = partial(_f1, in_a_row=normalize == "cmrc")
+        ours, *right = map(SPLITTERS[normalize], (hypothesis, *answers))
         # SQuAD 2.0: where either side has no word, the two must be equal; an answer without a word
         # counts only if all of them have none.
-        unanswered = no_answer and not ours and not any(theirs for _, theirs in pairs)
-        yield 1.0 if unanswered else max(f1(a, b) for a, b in pairs)
+        unanswered = no_answer and not ours and not any(right)
+        in_a_row = normalize == "cmrc"
+        yield 1.0 if unanswered else max(_f1(ours, theirs, in_a_row) for theirs in right)
 
 
 def _f1(ours: list[str], theirs: list[str], in_a_row: bool) -> float:
