@@ -228,6 +228,8 @@ def test_score_of_an_error_rate_has_its_limit_above(folder, capsys):
             "bleu hyp ref -w 99999999999",
             "argument -w/--width: invalid integer value: '99999999999'",
         ),
+        ("ir hyp ref -w -1", "argument -w/--width: invalid integer value: '-1'"),
+        ("ir hyp ref -w 9999999999", "argument -w/--width: invalid integer value: '9999999999'"),
         ("bleu hyp ref -nr 0", "takes 1 or more references, not 0"),
         ("bleu hyp ref -s exq", "argument -s/--smooth-method/--bleu-smooth-method: invalid choice"),
         ("bleu hyp ref --json -b", "--json and --score-only exclude each other"),

@@ -254,7 +254,6 @@ def test_ir_malformed_file_is_one_line_and_its_exit_code(
     ("arguments", "message"),
     [
         (["-", "-"], r"stdin \(-\) can be read once only"),
-        (["q", "r", "-w", "-1"], "--width: -1 is below 0"),
         (["q", "r", "--json", "-b"], "--json and --score-only exclude each other"),
         (["q", "r", "--per-query", "-b"], "--per-query and --score-only exclude each other"),
     ],

@@ -24,6 +24,7 @@ from math import fsum
 from nlpkit.errors import DataError, UsageError
 from nlpkit.plural import all_of, number_of
 from nlpkit.score.files import display_name
+from nlpkit.score.parsing import integer
 from nlpkit.score.search.judgements import Qrels, Rankings, read_qrels, read_run
 from nlpkit.score.search.measures import Measure, parse_all
 from nlpkit.text_table import aligned
@@ -68,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="unrounded values, one object per run")
     text = "only the numbers, one line for each run"
     parser.add_argument("-b", "--score-only", action="store_true", help=text)
-    parser.add_argument("-w", "--width", type=int, default=4, help="decimals; default: 4")
+    parser.add_argument("-w", "--width", type=integer, default=4, help="decimals; default: 4")
     parser.add_argument("-q", "--quiet", action="store_true", help="no remarks on stderr")
 
 
@@ -80,8 +81,6 @@ def run(arguments: argparse.Namespace) -> float | None:
     if arguments.score_only and (arguments.json or arguments.per_query):
         option = "--json" if arguments.json else "--per-query"
         raise UsageError(f"{option} and --score-only exclude each other")
-    if arguments.width < 0:
-        raise UsageError(f"--width: {arguments.width} is below 0")
     qrels = read_qrels(arguments.qrels)
     found = []
     for path in arguments.runs:
