@@ -157,7 +157,7 @@ def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> fl
     every = settings.eval_every or steps
     if every is None:
         return None
-    tokens = float(data.examples.sizes.sum()) / float(batches_per_epoch(stream))
+    tokens = float(data.examples.sizes @ data.examples.weights / batches_per_epoch(stream))
     tokens *= mean_batches(settings, stream)
     return tokens * (every if steps is None else steps / math.ceil(steps / every))
 

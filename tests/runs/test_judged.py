@@ -209,6 +209,10 @@ def test_sample_costs_at_most_a_twentieth_of_the_tokens_trained_on(
     assert [text.make_key() for text in other.encoded][: len(keys)] == keys
     assert [text.make_key() for text in larger.encoded][: len(keys)] == keys
     assert len(larger.encoded) == len(keys) + 6
+    # A step has as many tokens however often an epoch has each text.
+    data = f"data.train=[{{files: {folder / 'train.txt'}, weight: 4}}]"
+    assert (weighted := _plan(path, *sets, data).judge)
+    assert weighted.describe()["run_share"] == pytest.approx(figures["run_share"], rel=0.1)
     # A budget of time says not what the share of a run is; the number of pairs does.
     budget = ("train.budget=1m", "train.warmup_ratio=0.1", "train.warmup_steps=0")
     timed = _plan(path, *sets, *budget, "train.eval_every=null", "eval.max_pairs=all").judge
