@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from accelerate import Accelerator
-from torch import nn
+from torch import get_num_threads, nn
 from torch.optim import Optimizer
 
 from nlpkit.checkpoints import files
@@ -124,6 +124,10 @@ def prepare(
     callbacks = Callbacks(log.info, log.warn, log.tokenizing, log.reading, stop.check)
     with accelerator.main_process_first():  # the other ranks read the text from the cache
         data = build.build_data(resolved, part, directory.path, callbacks)
+    if device.type == "cpu" and get_num_threads() > 1:  # not before: own workers tokenise the text
+        from nlpkit.train import spinning
+
+        spinning.start(log.info)
     if part.frozen:
         from nlpkit.runs import frozen
 

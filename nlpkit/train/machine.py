@@ -174,10 +174,6 @@ def make_accelerator(settings: Config, device: str, log: Log) -> Accelerator:
     if device not in ("auto", "cpu"):
         os.environ["ACCELERATE_TORCH_DEVICE"] = device
     configure_allocator()
-    if on_cpu and torch.get_num_threads() > 1:
-        from nlpkit.train import spinning
-
-        spinning.start(log.info)
     if {"WORLD_SIZE", "RANK", "LOCAL_RANK"} & os.environ.keys():
         from nlpkit.train import processes
 

@@ -31,7 +31,7 @@ class Look:
 
     time: float
     busy: float  # of all programs, and of other machines on the same processors
-    own: float
+    own: float  # of this process alone: its workers need processors as other programs do
 
 
 def start(note: Callable[[str], None] = lambda text: None) -> None:
@@ -97,7 +97,7 @@ class Watch:
             if not self._noted:
                 self._noted = True
                 self.note(
-                    f"other programs use {others:.1f} of {self.processors} processors: threads "
+                    f"other processes use {others:.1f} of {self.processors} processors: threads "
                     "sleep while they wait for each other"
                 )
         elif self.sleeping is not None and self._quiet >= _QUIET_LOOKS:

@@ -3,13 +3,18 @@
 import os
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from nlpkit.errors import UsageError
+from nlpkit.runs import build, pretrain
+from nlpkit.runs.run import Data
 from nlpkit.train import spinning
 from nlpkit.train.spinning import Look, Watch
-from tests import _processes
+from tests import _processes, _tiny
 
 
 class _NoThreads:
@@ -42,7 +47,7 @@ def test_threads_sleep_beside_others_and_spin_when_it_is_quiet_for_a_while(
     assert not _look(watching, 0.2)  # too little to matter
     assert said == []
     assert _look(watching, 1.2)
-    text = "other programs use 1.2 of 2 processors: threads sleep while they wait for each other"
+    text = "other processes use 1.2 of 2 processors: threads sleep while they wait for each other"
     assert said == [text]
     assert [_look(watching, 0.0) for _ in range(3)] == [True] * 3
     assert _look(watching, 0.2)  # not quiet: it begins anew
@@ -50,6 +55,26 @@ def test_threads_sleep_beside_others_and_spin_when_it_is_quiet_for_a_while(
     assert _NoThreads.ended == 1
     assert _look(watching, 2.0)
     assert said == [text]  # once
+
+
+def test_run_is_watched_from_when_its_text_is_tokenised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, build_data = list[str](), build.build_data
+
+    def read(*given: Any) -> Data:
+        data = build_data(*given)
+        done.append("read")
+        return data
+
+    def start(note: object) -> None:
+        raise UsageError(f"watched after {done}")
+
+    monkeypatch.setattr(pretrain, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(build, "build_data", read)
+    monkeypatch.setattr(spinning, "start", start)
+    with pytest.raises(UsageError, match=r"watched after \['read'\]"):
+        _tiny.pretrain(_tiny.write(tmp_path), tmp_path / "run")
 
 
 def test_free_processors_are_for_others(watch: tuple[Watch, list[str]]) -> None:
