@@ -19,6 +19,8 @@ from nlpkit.train.machine import FSDP, is_asked, layers, to_device
 
 # What `accelerate launch --use_fsdp` sets beside FSDP; `torchrun` and others may set it, too.
 _OFFLOAD, _RESHARD = "FSDP_OFFLOAD_PARAMS", "FSDP_RESHARD_AFTER_FORWARD"
+# What `accelerate launch` sets for other ways to share a model out.
+_OTHERS = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
 # What torchrun and others put into the environment of each process.
 _NEEDED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _PATIENCE = 5.0  # seconds until it is said that others are waited for
@@ -43,6 +45,8 @@ def form_group(on_cpu: bool, log: Log) -> None:
         raise _error(f"{given}: RANK counts from 0 to WORLD_SIZE - 1")
     if lacking and (size > 1 or "LOCAL_RANK" in found):
         raise _error(f"{given}, but no {', '.join(lacking)}")
+    if others := [name for name in _OTHERS if is_asked(name)]:
+        raise _error(f"{others[0]}: not supported; accelerate launch --use_fsdp shards a model")
     where = f"{found.get('MASTER_ADDR')}:{found.get('MASTER_PORT')}"
     waiting = f"process {rank} of {size} waits for the others at {where}; were all of them started?"
     timer = Timer(_PATIENCE, log.info, [waiting])

@@ -30,6 +30,16 @@ GROUP = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
             {"WORLD_SIZE": "2", "RANK": "2", "LOCAL_RANK": "0", **GROUP},
             "RANK=2 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=1: RANK counts from 0 to ",
         ),
+        (
+            {
+                "WORLD_SIZE": "1",
+                "RANK": "0",
+                "LOCAL_RANK": "0",
+                **GROUP,
+                "ACCELERATE_USE_DEEPSPEED": "true",
+            },
+            "ACCELERATE_USE_DEEPSPEED: not supported; accelerate launch --use_fsdp shards",
+        ),
     ],
 )
 def test_half_of_the_environment_of_a_launcher_is_one_error(
