@@ -157,8 +157,8 @@ def _count_trained(data: Data, settings: ResolvedTraining, stream: Stream) -> fl
     every = settings.eval_every or steps
     if every is None:
         return None
-    tokens = float(data.examples.sizes @ data.examples.weights / batches_per_epoch(stream))
-    tokens *= mean_batches(settings, stream)
+    tokens = float(data.examples.sizes @ data.examples.weights)
+    tokens *= mean_batches(settings, stream) / float(batches_per_epoch(stream))
     return tokens * (every if steps is None else steps / math.ceil(steps / every))
 
 
