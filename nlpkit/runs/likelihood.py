@@ -26,6 +26,7 @@ from nlpkit.models import soft_prompt
 from nlpkit.objectives.examples.text import forward, longest_sequence
 from nlpkit.runs import shared_prefixes
 from nlpkit.runs.open_checkpoint import Opened
+from nlpkit.runs.soft_prompts import VirtualTokens
 
 _AT_ONCE = 64  # batches that are sorted together
 
@@ -84,6 +85,8 @@ class Likelihood:
         """The most tokens of a text that the model takes; the objective may make shorter ones."""
         frame = self.objective.config.max_length - self.objective.max_text
         virtual = len(getattr(self.opened.model, soft_prompt.NAME, ()))
+        if isinstance(prompt := self.opened.part.prompt, VirtualTokens):
+            virtual = prompt.count  # of a run, whose model is not built yet
         return longest_sequence(self.opened.part.config) - virtual - frame
 
     @property

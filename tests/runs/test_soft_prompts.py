@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSequenceClassificatio
 
 from nlpkit import cli
 from nlpkit.checkpoints import hf_layout, peft_layout, prompt_layout
-from nlpkit.errors import FileError, UsageError
+from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.models import families, soft_prompt, word2vec
 from nlpkit.runs import adapters, soft_prompts
 from nlpkit.runs.likelihood import Likelihood
@@ -66,6 +66,15 @@ def test_soft_prompt_of_a_language_model_opens_in_peft(start, tmp_path: Path) ->
     assert _tiny.command("eval", last).returncode == 0
     written = _tiny.command("generate", last, "-", stdin="花天地\n")
     assert written.returncode == 0, written.stderr
+
+
+def test_pair_for_which_virtual_tokens_leave_no_room_is_named(start, tmp_path: Path) -> None:
+    folder, base = start
+    longest = {"sentence_good": "花" * 60, "sentence_bad": "花" * 59 + "天"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(longest), encoding="utf-8")
+    pairs = f"eval.pairs=[{tmp_path / 'pairs.jsonl'}]"
+    with pytest.raises(DataError, match=r"pairs.jsonl:1:good: 60 tokens; the model takes 58"):
+        _tiny.pretrain(_text(folder, base), tmp_path / "run", *TUNE, pairs)
 
 
 def test_tables_in_the_file_of_a_soft_prompt_are_read_again(tmp_path: Path) -> None:
