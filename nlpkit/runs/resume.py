@@ -218,9 +218,8 @@ def _find_checkpoint(run: Run, named: Path | None) -> files.Checkpoint:
     begun = files.list_directories(path)
     # A run that began at the checkpoint goes on from its own newest one; a link may have moved.
     then = Path(run.directory.status().get("resumed_from") or "")
-    if named is None or (begun and then == named.resolve()):
-        return integrity.find_newest_valid(path, run.log.warn)
-    if begun and named.is_symlink() and then.parent == named.resolve().parent:
+    moved = named is not None and named.is_symlink() and then.parent == named.resolve().parent
+    if named is None or (begun and (moved or then == named.resolve())):
         return integrity.find_newest_valid(path, run.log.warn)
     if problem := integrity.find_corruption(named):
         raise FileError(f"{named}: not a valid checkpoint: {problem}")

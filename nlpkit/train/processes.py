@@ -19,8 +19,7 @@ from nlpkit.train.machine import FSDP, is_asked, layers, to_device
 
 # What `accelerate launch --use_fsdp` sets beside FSDP; `torchrun` and others may set it, too.
 _OFFLOAD, _RESHARD = "FSDP_OFFLOAD_PARAMS", "FSDP_RESHARD_AFTER_FORWARD"
-# What `accelerate launch` sets for other ways to share a model out.
-_OTHERS = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")
+_OTHERS = ("ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM")  # other ways to shard
 # What torchrun and others put into the environment of each process.
 _NEEDED = ("WORLD_SIZE", "RANK", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 _PATIENCE = 5.0  # seconds until it is said that others are waited for
@@ -118,8 +117,7 @@ def _expect_unused(accelerator: Accelerator, training: nn.Module, batch: Batch) 
     training.to(accelerator.device)
     loss = training(to_device(batch, accelerator.device))
     loss.mean(batch.num_targets).backward()
-    trained = [parameter for parameter in training.parameters() if parameter.requires_grad]
-    unused = any(parameter.grad is None for parameter in trained)
+    unused = any(each.grad is None for each in training.parameters() if each.requires_grad)
     training.zero_grad(set_to_none=True)
     if unused:
         accelerator.ddp_handler = DistributedDataParallelKwargs(find_unused_parameters=True)
