@@ -104,7 +104,8 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
         )
     files = here[:1] or [WEIGHTS]
     index = directory / f"{files[0]}.index.json"
-    if index.is_file():
+    # A model that was saved again in one file leaves the index of its shards behind.
+    if index.is_file() and not (directory / files[0]).is_file():
         names = read_json(index).get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(n, str) for n in names.values()):
             raise FileError(f"{index}: needs weight_map, which names the file of each tensor")

@@ -38,6 +38,15 @@ def test_shards_are_those_of_save_pretrained(tmp_path: Path, limit: str) -> None
         assert ours == theirs
 
 
+def test_index_that_a_model_in_one_file_no_longer_needs_is_not_read(tmp_path: Path) -> None:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8, "vocab_size": 50}
+    model = GPT2Model(GPT2Config(**sizes))
+    model.save_pretrained(tmp_path, max_shard_size="6KB")
+    model.save_pretrained(tmp_path)  # removes the shards alone
+    assert (tmp_path / hf_layout.INDEX).exists()
+    assert torch.equal(hf_layout.read(tmp_path)[1]["wte.weight"], model.wte.weight)
+
+
 def test_size_of_a_shard_that_is_none_is_refused(tmp_path: Path, capsys) -> None:
     assert cli.run(["convert", "model", str(tmp_path / "out"), "--max-shard-size", "2"]) == 2
     assert "--max-shard-size': '2' is not an amount of memory" in capsys.readouterr().err
