@@ -108,7 +108,7 @@ def read(path: Path, family: str | None = None, *, prompts: bool = False) -> hf_
                 f"{base_path}, or train the prompt on with train.tune: prompt"
             )
         return prompt_layout.merge(path, adapter, name, content)
-    if peft_layout.is_own(adapter):
+    if peft_layout.is_own(path, adapter):
         return peft_layout.merge(path, adapter, name, content)
     from nlpkit.checkpoints import foreign_adapters
 

@@ -66,9 +66,10 @@ def read_saved(
     return state | {ours: table[:vocab_size].clone() for ours, table in saved.items()}
 
 
-def is_own(adapter: JsonMapping) -> bool:
-    """Return whether nlpkit wrote this `adapter_config.json`."""
-    return "auto_mapping" not in adapter  # peft writes it always
+def is_own(directory: Path, adapter: JsonMapping) -> bool:
+    """Return whether nlpkit wrote the `adapter_config.json` of a directory."""
+    # peft writes the first from version 0.4 on, and never the second.
+    return "auto_mapping" not in adapter and (directory / "config.json").is_file()
 
 
 def merge(

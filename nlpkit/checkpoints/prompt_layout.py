@@ -62,7 +62,7 @@ def merge(
     """Return the content of a base with the output layer and the tables of a soft prompt."""
     _, tensors, names = open_base(family, base)
     tensors |= {names.get(name, name): each for name, each in _read_others(directory).items()}
-    own = is_own(adapter) and (directory / "config.json").is_file()
+    own = is_own(directory, adapter)
     return hf_layout.replace_settings((base[0], tensors), directory) if own else (base[0], tensors)
 
 

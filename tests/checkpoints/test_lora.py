@@ -128,6 +128,19 @@ def test_lora_adapters_of_peft_open_in_ours_with_equal_logits(
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
+def test_lora_adapters_of_peft_before_0_4_open(tmp_path: Path) -> None:
+    _adapters.base("gpt", tmp_path / "base")
+    theirs = _adapters.peft_model("gpt", tmp_path / "base")
+    theirs.save_pretrained(tmp_path / "peft")
+    file = tmp_path / "peft" / peft_layout.SETTINGS
+    settings = json.loads(file.read_text())
+    del settings["auto_mapping"], settings["peft_version"]
+    file.write_text(json.dumps(settings))
+    with torch.no_grad():
+        found = _adapters.logits(open_checkpoint(tmp_path / "peft").model)
+        torch.testing.assert_close(found, _adapters.logits(theirs), atol=1e-5, rtol=1e-5)
+
+
 @all_families
 def test_lora_merged_equals_unmerged(family: str, tmp_path: Path) -> None:
     model = _adapters.base(family, tmp_path / "base")
