@@ -195,8 +195,7 @@ def _match(
     hf_reading.check_depth(module.FORMAT, config, tensors)
     skeleton = meta_model(module.Model, config, 1)
     state, unused = hf_reading.read_state(module.FORMAT, config, settings, tensors, skeleton)
-    vocab_size = vocabulary_size(state, families.load(family).VOCABULARY)
-    model = meta_model(module.Model, config, vocab_size)
+    model = meta_model(module.Model, config, vocabulary_size(state, light.VOCABULARY))
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     return config, state, unused, shapes
 

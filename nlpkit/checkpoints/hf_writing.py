@@ -74,7 +74,7 @@ def to_hf(
             each,
             config,
             model_type=light.MODEL_TYPE,
-            vocab_size=vocabulary_size(body, families.load(family).VOCABULARY),
+            vocab_size=vocabulary_size(body, light.VOCABULARY),
             notes=None if folder else notes,
         )
         # transformers has no such family, or would compute the family's default attention

@@ -67,8 +67,7 @@ def read_saved(
 
 
 def is_own(directory: Path, adapter: JsonMapping) -> bool:
-    """Return whether nlpkit wrote the `adapter_config.json` of a directory."""
-    # peft writes the first from version 0.4 on, and never the second.
+    """Return whether nlpkit wrote `adapter_config.json`, and not peft, as of before 0.4."""
     return "auto_mapping" not in adapter and (directory / "config.json").is_file()
 
 
