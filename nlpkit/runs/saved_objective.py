@@ -195,6 +195,8 @@ def _read_classes(directory: Path, loaded: Loaded, fields: Container[str]) -> Js
     names = settings.get("id2label")
     if not isinstance(names, dict):
         names = {number: f"LABEL_{number}" for number in range(outputs)}
+    if len(names) != outputs:
+        raise ValueError(f"id2label names {len(names)} classes; the output layer has {outputs}")
     labels = [names[number] for number in sorted(names, key=int)]
     # Rows of published data often have the number of the class.
     is_clear = "choices" in fields and not any(str(each).isdecimal() for each in labels)

@@ -184,6 +184,19 @@ def test_classifier_of_another_kind_is_refused(
         open_checkpoint(path, device="cpu")
 
 
+@pytest.mark.parametrize("names", [{"0": "a", "1": "b", "2": "c"}, {"0": "a", "1": "b"}])
+def test_classifier_with_other_names_than_outputs_is_refused(
+    names: dict[str, str], tmp_path: Path
+) -> None:
+    """transformers refuses the size of its output layer."""
+    path = _save(tmp_path / "model", "BertForSequenceClassification", num_labels=5 - len(names))
+    settings = json.loads((path / "config.json").read_text()) | {"id2label": names}
+    (path / "config.json").write_text(json.dumps(settings))
+    said = f"id2label names {len(names)} classes; the output layer has {5 - len(names)}"
+    with pytest.raises(FileError, match=said):
+        open_checkpoint(path, device="cpu")
+
+
 def test_published_tagger_and_reader_are_evaluated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
