@@ -57,9 +57,8 @@ def _more_settings(config: Config) -> Values:
 def _read_config(settings: Settings, sizes: Values) -> Values:
     width = sizes["hidden_size"]
     same = dict.fromkeys(("embedding_size", "pooler_hidden_size"), width)
-    head = {"attention_head_size": width // sizes["num_heads"]}
-    attends = {"relative_attention": True}
-    check_fixed(attends | same | head, {"relative_attention": False, **settings})
+    own = {"relative_attention": True, "attention_head_size": width // sizes["num_heads"]}
+    check_fixed(own | same, {"relative_attention": False, **settings})
     buckets, limit = (
         settings.get(name, -1) for name in ("position_buckets", "max_relative_positions")
     )

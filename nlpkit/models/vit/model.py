@@ -148,11 +148,10 @@ def _read_config(settings: Settings, sizes: Values) -> Values:
     width = settings.get("pooler_output_size")
     own = settings.get("nlpkit") or {}
     there = "ViTModel" in (settings.get("architectures") or ())
-    pooler = {
+    return sizes | {
         "pooler": bool(own.get("pooler", there)),
         "pooler_output_size": None if width == sizes["hidden_size"] else width,
     }
-    return {**sizes, **pooler}
 
 
 _OURS, _THEIRS = "layers.{num_layers}", "vit.encoder.layer.{num_layers}"
