@@ -244,7 +244,7 @@ def _change_train(resolved: Resolved, values: JsonObject) -> Resolved:
 
 def _shorten(resolved: Resolved, warmup: int, longest: int) -> Resolved:
     budget = max(longest, min(resolved.recipe.train.batch_budget, BUDGET))
-    values: JsonObject = dict.fromkeys(("epochs", "budget", "warmup_ratio", "patience"))
+    values: JsonObject = dict.fromkeys(("epochs", "budget", "words", "warmup_ratio", "patience"))
     values |= {"steps": STEPS, "warmup_steps": min(warmup, STEPS // 2), "log_every": 1}
     values |= {"tokens_per_batch": budget, "tokens_per_step": 2 * budget, "workers": 0}
     values["rows_per_step"] = None

@@ -440,6 +440,12 @@ def test_selftest_of_a_run_in_epochs_trains_its_few_steps(tmp_path: Path) -> Non
         assert (train.warmup_steps, train.warmup_ratio) == (2, None)
 
 
+def test_selftest_of_a_run_in_words_trains_its_few_steps(tmp_path: Path) -> None:
+    given = recipe.load(str(_tiny.write(tmp_path)), ("train.steps=null", "train.words=5M"))
+    train = selftest._shorten(given, 4, 64).recipe.train
+    assert (train.steps, train.words) == (STEPS, None)
+
+
 def test_selftest_of_a_recipe_that_goes_on_from_a_model_uses_its_tokenizer(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     place = _tiny.pretrain(path, tmp_path / "run", "train.steps=4")
