@@ -28,7 +28,6 @@ from nlpkit.tokenizers.library.hf import BYTES, LibraryTokenizer, count_in_piece
 from nlpkit.tokenizers.library.training import cut_texts, describe_cut
 
 _END = "<|endoftext|>"
-_FAST = "PreTrainedTokenizerFast"
 _PAD = "<pad>"
 # Special tokens of RoBERTa and Llama, as `tokenizer_config.json` calls them.
 _ROBERTA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": _PAD}
@@ -73,7 +72,8 @@ class Tokenizer(LibraryTokenizer):
         # A text may end with another token, as of Qwen. Our own files say it in NAMES: `eos_token`
         # alone is the end of what an objective generates there.
         end = named_tokens.written(settings.get("eos_token", _END))
-        published = settings.get("tokenizer_class", _FAST) != _FAST and end not in (None, _END)
+        general = (None, *named_tokens.CLASSES)
+        published = settings.get("tokenizer_class") not in general and end not in (None, _END)
         otherwise = published or named_tokens.NAMES in settings or self.special_id(_END) is None
         names = self._named(settings, file) if otherwise else {}
         self._use(names, named_tokens.find_kept(file.parent, self._library))

@@ -134,12 +134,19 @@ def test_end_that_pads_stays_named_and_is_no_padding_here(tmp_path: Path) -> Non
         assert AutoTokenizer.from_pretrained(tmp_path).pad_token == "<|endoftext|>"
 
 
-def test_end_of_what_is_generated_is_not_the_end_of_texts(tmp_path: Path) -> None:
-    made = unigram.Tokenizer.train([TEXT] * 9, unigram.Config(vocab_size=320)).extended(["<end>"])
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [(unigram, unigram.Config(vocab_size=320)), (bpe, bpe.Config(vocab_size=270))],
+)
+def test_end_of_what_is_generated_is_not_the_end_of_texts(kind, config, tmp_path: Path) -> None:
+    made = kind.Tokenizer.train([TEXT] * 9, config).extended(["<end>"])
     tokenizer_files.save(made, tmp_path, tokenizer_files.Use({}, end="<end>"))
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["eos_token"] == "<end>"
     _, again = tokenizer_files.load(tmp_path)
     assert (again.eos_id, again.fingerprint()) == (made.eos_id, made.fingerprint())
+    # transformers writes another name of the class.
+    AutoTokenizer.from_pretrained(tmp_path).save_pretrained(tmp_path)
+    assert tokenizer_files.load(tmp_path)[1].eos_id == made.eos_id
 
 
 def test_pieces_of_sentencepiece_are_counted_in_characters(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ NAMES = "nlpkit_names"
 ALIASES = "nlpkit_aliases"  # names by which a family knows special tokens, and theirs there
 # Roles of which a kind may know nothing, and classes of transformers that have no tokens of theirs.
 _KEPT = ("unk_token", "pad_token", "cls_token", "sep_token", "mask_token")
-_CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
+CLASSES = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 def read_settings(folder: Path) -> JsonObject:
@@ -76,7 +76,7 @@ def find_kept(folder: Path, library: Library) -> dict[str, str | None]:
         for role, token in found.items()
         if isinstance(token, str) and library.token_to_id(token) is not None
     }
-    if kept and settings.get("tokenizer_class") in _CLASSES:
+    if kept and settings.get("tokenizer_class") in CLASSES:
         kept |= {role: None for role in ("bos_token", "eos_token") if settings.get(role) is None}
     return kept
 
