@@ -169,7 +169,11 @@ def read_settings(directory: Path) -> JsonObject:
     path = directory / "config.json"
     if not path.is_file():
         raise FileError(f"{path}: {_explain_absence(path)}; is this a checkpoint directory?")
-    return read_json(path)
+    settings = read_json(path)
+    names = settings.get("architectures") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FileError(f"{path}: architectures is not a list of names of classes")
+    return settings
 
 
 def _explain_absence(path: Path) -> str:

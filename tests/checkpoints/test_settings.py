@@ -91,6 +91,13 @@ def test_setting_that_transformers_honours_changes_the_logits_alike(
     _layouts.assert_same_logits(model.eval(), theirs)
 
 
+@pytest.mark.parametrize("names", [5, True, "GPT2LMHeadModel", [None], [["GPT2LMHeadModel"]]])
+def test_architectures_that_are_no_names_are_refused(names: object, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": names}), "utf-8")
+    with pytest.raises(FileError, match="architectures is not a list of names"):
+        hf_layout.read_settings(tmp_path)
+
+
 REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     *[
         (name, settings, {"is_causal": not causal}, f"is_causal is {not causal}; this family has")
