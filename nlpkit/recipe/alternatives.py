@@ -211,6 +211,7 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
     for number, section in enumerate(objectives):
         name, made = section.name, section.objective
         twice = [part for part in made.parts if part in owners]
+        before = classes(objectives[:number])
         if not number and made.adds_only:
             found[number] = (
                 f"{name} adds a loss to that of the objective before it; name that one first: "
@@ -229,6 +230,10 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
             found[number] = (
                 f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; remove one "
                 "of them"
+            )
+        elif "labels" in made.fields and any("labels" in each.fields for each in before):
+            found[number] = (
+                f"{name} would replace the labels of {objectives[0].name}; remove one of them"
             )
         owners |= dict.fromkeys(made.parts, name)
     return found

@@ -1,5 +1,8 @@
 """UniLM: four attention masks in one model, drawn by their weights."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -16,6 +19,7 @@ from nlpkit.models.bert import model as bert_model
 from nlpkit.objectives import unilm
 from nlpkit.objectives.examples.text import forward
 from nlpkit.recipe.fit import missing_needs
+from tests import _dotted, _tiny
 from tests._masked import bound_of, document, flagged, tokenizer
 
 SIZES = {"hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 24}
@@ -125,3 +129,20 @@ def test_refusal_names_the_kind_of_attention_that_unilm_needs() -> None:
         recipe.load("bert", ["objective={name: unilm, max_length: 64}"])
     assert str(error.value).endswith("family bert does not have; set attention: {kind: seen_range}")
     recipe.load("bert", ["objective={name: unilm, max_length: 64}", "attention.kind=seen_range"])
+
+
+@pytest.mark.parametrize(
+    ("first", "family"),
+    [
+        ("{name: unilm, max_length: 40}", "bert"),
+        ("{name: plm, max_length: 40}", "xlnet"),
+        ("{name: mixture, of: [{name: nsp}, {name: mlm, alias: masked}]}", "bert"),
+    ],
+)
+def test_examples_with_labels_are_not_masked_again(tmp_path: Path, first: str, family: str) -> None:
+    text = _dotted.recipe("gpt").replace("{name: clm, max_length: 64}", f"[{first}, {{name: wwm}}]")
+    text = re.sub(r"(?m)^model: .*", f"model: {{family: {family}}}", text)
+    text += "attention: {kind: seen_range}\n" if "unilm" in first else ""
+    name = first.partition(",")[0].removeprefix("{name: ")
+    with pytest.raises(RecipeError, match=rf"5:\d+: objective\.1\.name: .* labels of {name};"):
+        recipe.load(str(_tiny.write(tmp_path, text=text)))
