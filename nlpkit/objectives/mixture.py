@@ -229,7 +229,8 @@ class Objective(TextObjective):
                 terms[name] = members.sum_terms(name, terms[name], term) if name in terms else term
                 shares[name] = shares.get(name, 0.0) + share
         terms = {n: replace(t, weight=t.weight * shares[n]) for n, t in terms.items()}
-        return Loss(terms, torch.cat(text))
+        # Tokens that an objective behind the mixture predicts are the text where no member does.
+        return Loss(terms, torch.cat(text) if self.predicts_text else None)
 
     def _loss_of(
         self,

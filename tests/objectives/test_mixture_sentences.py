@@ -7,12 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from nlpkit import recipe, selftest
+from nlpkit.contracts.batch import Batch
 from nlpkit.data.loader import Examples
-from nlpkit.data.pack import collate
+from nlpkit.data.pack import collate, pack_examples
 from nlpkit.errors import RecipeError, UsageError
-from nlpkit.objectives import mixture
+from nlpkit.models import bert
+from nlpkit.models.bert import model as bert_model
+from nlpkit.objectives import mixture, mlm
+from nlpkit.objectives.examples.text import forward
 from nlpkit.objectives.several.combined import Combined
 from nlpkit.selftest import batching, texts
 from nlpkit.train.log import QUIET, Log
@@ -75,6 +80,20 @@ def test_members_take_the_pieces_of_the_one_that_cuts_at_sentences() -> None:
     counts = mixed.num_targets(batch.fields)
     assert counts["sop"] == sum(int(each["member"][0]) for each in made)
     assert counts["mlm"] == int((batch.fields["labels"] >= 0).sum()) > 0
+
+
+def test_masks_behind_a_mixture_of_pairs_are_the_text_whose_characters_are_known() -> None:
+    mixed = _mixed({"name": "sop", "max_length": 30}, {"name": "reorder", "max_length": 99})
+    listed = Combined([mixed, mlm.Objective(mlm.Config(), tokenizer(), MODEL)], [1.0, 1.0])
+    config = bert.Config(hidden_size=8, num_layers=1, num_heads=1, intermediate_size=8)
+    model = bert_model.Model(config, tokenizer().vocab_size)
+    model.objective_heads = torch.nn.ModuleDict(listed.heads())
+    rng = np.random.default_rng(0)
+    batch = pack_examples(listed, [listed.example(document(4, rng), rng) for _ in range(4)])
+    fields = {name: torch.from_numpy(each) for name, each in batch.fields.items()}
+    batch = Batch(fields, batch.lengths)
+    loss = listed.loss(model, forward(listed, model, batch), batch)
+    assert len(loss.targets_of_text(fields["labels"])) == loss.terms["mlm"].num_targets > 0
 
 
 def test_member_that_has_no_room_for_the_pieces_is_refused_with_the_number() -> None:
