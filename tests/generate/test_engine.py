@@ -714,6 +714,12 @@ def test_writer_too_many_new_tokens_are_refused(ants) -> None:
         _writer(ants, min_new_tokens=40)
 
 
+def test_writer_of_a_model_of_single_tokens_is_refused(gpts) -> None:
+    objective = clm.Objective(clm.Config(max_length=1), _Tokenizer(), gpts[0].config)
+    with pytest.raises(UsageError, match="--max-new-tokens: 1 is too many; the model takes 1 tok"):
+        Writer(gpts[0], _Tokenizer(), objective, Settings())
+
+
 def test_writer_of_an_objective_that_writes_no_text_is_refused(ants) -> None:
     with pytest.raises(UsageError, match="does not generate text"):
         Writer(ants[0], _Tokenizer(), SimpleNamespace(objectives=()), Settings())

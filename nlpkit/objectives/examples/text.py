@@ -224,4 +224,4 @@ def default_new_tokens(objective: Generative) -> int:
     """Return the most tokens to add if no setting says it."""
     if isinstance(objective, ReadsSource):
         return min(DEFAULT_NEW_TOKENS, objective.max_new_tokens)
-    return min(DEFAULT_NEW_TOKENS, objective.max_length // 2)
+    return max(min(DEFAULT_NEW_TOKENS, objective.max_length // 2), 1)
