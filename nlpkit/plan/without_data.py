@@ -43,6 +43,11 @@ class Sketch(PlannedModel):
     projections: int  # states of the batch that are multiplied by the output table
 
     @property
+    def tokens_per_step(self) -> float:
+        """The tokens of a full optimizer step, those of sources included."""
+        return mean_batches(self.settings, None) * self.settings.batch_budget
+
+    @property
     def flops_per_step(self) -> float:
         """The FLOPs of a full optimizer step."""
         sources = self.batch.fields.get(SOURCE_LENGTHS, ())
@@ -50,8 +55,7 @@ class Sketch(PlannedModel):
             *(self.part.family, self.part.config, self.vocab_size),
             *(self.batch.lengths, self.projections, sources),
         )
-        tokens = mean_batches(self.settings, None) * self.settings.batch_budget  # with sources
-        return flops * tokens / self.batch.tokens
+        return flops * self.tokens_per_step / self.batch.tokens
 
 
 def make(resolved: Resolved) -> Sketch:
