@@ -167,6 +167,8 @@ def test_hostile_init_from_is_one_line_and_exit_4(base, tmp_path: Path, capsys, 
     shutil.copytree(files.checkpoint_path(run, 2), start)
     (start / files.MANIFEST).unlink()  # its hashes would tell
     change(start)
+    if (start / _INDEX).exists():
+        (start / _WEIGHTS).unlink()  # which would be read in place of shards
     text = (folder / "start.yaml").read_text(encoding="utf-8").replace("START", str(start))
     (tmp_path / "r.yaml").write_text(text, encoding="utf-8")
     code = _in_little_memory(lambda: _run(tmp_path / "r.yaml", "--out", tmp_path / "out"))
