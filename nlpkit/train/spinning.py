@@ -88,7 +88,7 @@ class Watch:
         missing = others + self.threads - self.processors
         self._quiet = self._quiet + 1 if missing < _QUIET else 0
         if self.sleeping is None and missing > _BUSY:
-            self.sleeping = Sleepers()
+            self.sleeping = Sleepers(self.threads)
             if not self._noted:
                 self._noted = True
                 self.note(
@@ -103,16 +103,17 @@ class Watch:
 class Sleepers:
     """A second team of libgomp's threads, which sleeps until `end`."""
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int) -> None:
         self._end = threading.Event()
         ready = threading.Event()
         self._thread = threading.Thread(
-            target=self._sleep, args=(ready,), name="sleepers", daemon=True
+            target=self._sleep, args=(ready, threads), name="sleepers", daemon=True
         )
         self._thread.start()
         ready.wait()
 
-    def _sleep(self, ready: threading.Event) -> None:
+    def _sleep(self, ready: threading.Event, threads: int) -> None:
+        torch.set_num_threads(threads)  # of this thread: the main one may compute with one just now
         torch.zeros(2**18).add_(1)  # computed by a team, which stays as long as this thread
         ready.set()
         self._end.wait()

@@ -22,6 +22,9 @@ class _NoThreads:
 
     ended = 0
 
+    def __init__(self, threads: int):
+        assert threads == 2
+
     def end(self) -> None:
         type(self).ended += 1
 
@@ -122,7 +125,9 @@ def _teams() -> None:
     torch.set_num_threads(2)
     torch.zeros(2**18).add_(1)
     alone = _threads()
-    team = spinning.Sleepers()
+    torch.set_num_threads(1)  # as while a precision is chosen
+    team = spinning.Sleepers(2)
+    assert torch.get_num_threads() == 1
     beside = _threads()
     team.end()
     for _ in range(1000):
