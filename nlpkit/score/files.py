@@ -54,7 +54,7 @@ def _decode(stream: IO[bytes], encoding: str) -> Iterator[str]:
     """Return the lines with their ends; raise `UsageError` for an unknown encoding."""
     try:
         is_byte = "\n".encode(encoding) == b"\n"
-    except LookupError as error:
+    except (LookupError, UnicodeError) as error:  # such as codec "undefined"
         raise UsageError(
             f"no encoding {encoding!r}; known are Python's, such as gb18030"
         ) from error
