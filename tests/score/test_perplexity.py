@@ -91,5 +91,8 @@ def test_perplexity_without_tokens_or_text_is_an_error() -> None:
         perplexity.score(["-1"], per="word")
 
 
-def test_perplexity_all_zero_warns() -> None:
-    assert perplexity.score(["0", "0"]).details["warnings"] == ["every log-probability is 0"]
+def test_perplexity_all_zero_warns_and_has_no_negative_bits() -> None:
+    found = perplexity.score(["0", "0"])
+    assert found.details["warnings"] == ["every log-probability is 0"]
+    assert found.verbose == "2 tokens, 0.0000 bits per token"
+    assert math.copysign(1, found.details["log_probability_nats"]) == 1

@@ -67,7 +67,7 @@ def score(
         lines += 1
         empty += not row
     tokens, impossible = len(values), values.count(-math.inf)
-    nats = -math.fsum(values)
+    nats = 0.0 - math.fsum(values)  # never -0.0
     counts = {"token": tokens} | _count(references, count_ends)
     for name in ("token", per):
         if not counts[name]:
@@ -77,7 +77,7 @@ def score(
     details: JsonObject = {f"{name}s": count for name, count in counts.items()}
     details["lines"] = lines
     details["empty_lines"] = empty
-    details["log_probability_nats"] = -nats
+    details["log_probability_nats"] = 0.0 - nats
     details["tokens_of_probability_0"] = impossible
     for name, count in counts.items():
         if count:
