@@ -23,6 +23,7 @@ from nlpkit.train.state import LOSS
 from nlpkit.units import parse_duration
 
 PAIRS, PART = "pairs", "loss."  # figures beside `FIGURES`: of `eval.pairs`, of parts of the loss
+_OF_RUNS = (*FIGURES, PAIRS, "reward_accuracy")  # what evaluations during a run have; dpo the last
 _NAME = r"^\w[\w.-]*$"
 _LENGTHS = {name: f"train.{name}" for name in ("steps", "words")}
 _LENGTHS |= dict.fromkeys(("time", "cpu_time"), "train.budget")
@@ -85,7 +86,7 @@ class Equal(FrozenConfig):
 
 def is_score(figure: str) -> bool:
     """Return whether `nlpkit eval` computes a figure when it is asked to."""
-    return not (figure in FIGURES or figure.startswith(PART) or figure == PAIRS)
+    return not (figure in _OF_RUNS or figure.startswith(PART))
 
 
 def _check_figure(figure: str) -> str:
@@ -94,7 +95,7 @@ def _check_figure(figure: str) -> str:
         found = named.split([figure]) if is_score(figure) else [figure]
     except named.WrongScore as error:
         near = registry.suggest(figure, [*FIGURES, PAIRS])
-        known = f"{error.what}; {', '.join(FIGURES)}, {PAIRS}"
+        known = f"{error.what}; {', '.join(_OF_RUNS)}"
         raise ValueError(f"no {figure!r}{near}" if near else known) from error
     if len(found) > 1:
         raise ValueError(f"{figure!r} is {len(found)} figures; give one")

@@ -11,7 +11,7 @@ from nlpkit.commands import _compare
 from nlpkit.commands._options import Common
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite
-from nlpkit.evaluate.experiment import Experiment
+from nlpkit.evaluate.experiment import Expectation, Experiment
 from nlpkit.report import history
 from nlpkit.train.log import Log
 from tests import _tiny
@@ -285,7 +285,8 @@ def test_figures_that_an_objective_cannot_have(figure, evaluates, said) -> None:
     assert lack == said or (said is not None and lack is not None and lack.startswith(said))
 
 
-def test_a_score_among_the_parts_is_no_loss() -> None:
+def test_a_score_among_the_parts_is_no_loss_and_may_be_compared() -> None:
+    assert Expectation(better=["one"], than=["two"], by="reward_accuracy").by == "reward_accuracy"
     objective = registry.load("objectives", "dpo").Objective
     made = objective.__new__(objective)
     plan = SimpleNamespace(data=SimpleNamespace(objective=made, held_out=[1]))
