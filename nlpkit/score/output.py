@@ -143,7 +143,11 @@ def format_table(
     lines.append("")
     if paired:
         lines.append(f"p: of the difference to the baseline; *: at most {_SIGNIFICANT}")
-    return "\n".join([*lines, *(_format_name(each, short) for each in rows[0])])
+    lines += [_format_name(each, short) for each in rows[0]]
+    for each in (each for row in rows for each in row):
+        if table := each.score.verbose.partition("\n")[2]:  # of each class
+            lines += ["", f"{each.system}: {each.score.name}", table]
+    return "\n".join(lines)
 
 
 def _format_cell(result: Result, width: int | None) -> str:

@@ -113,6 +113,16 @@ def test_score_several_systems_are_a_table(folder, capsys):
     assert all(len(line.split("\t")) == 2 for line in out.splitlines())
 
 
+def test_score_several_systems_have_a_row_for_each_class_if_asked(folder, capsys):
+    Path("ref").write_text("a\nb\nb\n")
+    out = score(capsys, "f1 ref -i ref --per-class")[1]
+    assert "ref: F1" not in out  # one system has them below its line
+    Path("hyp").write_text("a\nb\na\n")
+    out = score(capsys, "f1 ref -i hyp ref --per-class")[1]
+    table = out.partition("\n\nhyp: F1\n")[2].partition("\n\nref: F1\n")[0].splitlines()
+    assert [line.split()[0] for line in table] == ["class", "a", "b"]
+
+
 def test_score_far_length_ratio_is_a_warning_even_with_q(folder, capsys):
     Path("hyp").write_text("a\nb\nc\n")
     code, _, err = score(capsys, "mylab.equal hyp ref -q")
