@@ -254,6 +254,10 @@ def _report(job: Job, state: State, record: JsonObject, seconds: float, rate: fl
 
 def _note_evaluation(job: Job, state: State, figures: JsonObject) -> bool:
     """Log the held-out figures and update the best value; return whether it has improved."""
+    if not math.isfinite(figures["loss"]):
+        raise DivergedError(
+            f"step {state.step}: held-out loss {figures['loss']} is not finite; it is not saved"
+        )
     improved = state.add_evaluation(figures, job.settings.best_by)
     if job.metrics:
         record = {"step": state.step, "tokens": state.tokens, "held_out": figures}
@@ -266,9 +270,5 @@ def _note_evaluation(job: Job, state: State, figures: JsonObject) -> bool:
         job.log.info(
             f"no improvement in {job.settings.patience} evaluations: "
             f"stopping early at step {state.step}"
-        )
-    if not math.isfinite(figures["loss"]):
-        raise DivergedError(
-            f"step {state.step}: held-out loss {figures['loss']} is not finite; it is not saved"
         )
     return improved

@@ -284,6 +284,7 @@ def test_held_out_loss_that_is_not_finite_is_no_finished_run(
         _tiny.pretrain(path, run)
     assert [c.step for c in files.list_checkpoints(run)] == [4]
     assert json.loads((run / "run.json").read_text())["finished"] is False
+    assert "Infinity" not in (run / "metrics.jsonl").read_text()  # which JSON does not have
 
 
 def test_changed_recipe_is_refused_with_each_key_and_both_values(
