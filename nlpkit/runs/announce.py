@@ -15,7 +15,6 @@ from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log
 from nlpkit.train.optim import groups
 from nlpkit.train.schedule import describe_long_warmup, stable_end
-from nlpkit.train.settings import Config
 from nlpkit.train.state import LOSS, Pace, State
 from nlpkit.units import format_duration
 
@@ -29,7 +28,7 @@ def announce(run: Run, state: State) -> None:
     if run.settings.warmup_steps > run.settings.steps:
         run.log.warn(describe_long_warmup(run.settings))
     if run.accelerator.num_processes > 1:
-        _announce_processes(run.settings, run.accelerator.num_processes, run.log)
+        _announce_processes(run)
 
 
 def _announce_model(run: Run) -> None:
@@ -90,12 +89,12 @@ def _announce_optimizers(run: Run) -> None:
         )
 
 
-def _announce_processes(settings: Config, processes: int, log: Log) -> None:
+def _announce_processes(run: Run) -> None:
     """Log their number, and warn if the batches of a step cannot be shared out equally to them."""
-    log.info(f"processes: {processes}")
-    batches = settings.batches_per_step
+    processes, batches = run.accelerator.num_processes, run.settings.batches_per_step
+    run.log.info(f"processes: {processes}")
     if idle := -batches % processes:
-        log.warn(
+        run.log.warn(
             f"a step has {number_of(batches, 'batches')}, and {processes} processes could compute "
             f"{batches + idle} in the same time; computations of a step that count for nothing: "
             f"{idle}. For a new run, train.tokens_per_batch decides how many batches a step has"

@@ -58,7 +58,8 @@ class StopFlag:
     def ending(self, what: str) -> Stopped | TryAgain:
         """Return the error that ends the program; `what` describes what was saved."""
         if self.signal is None or self.signal == signal.SIGALRM:
-            return TryAgain(f"the time limit is reached; {what}")
+            other = "" if self.signal else "another process was told to stop, or "
+            return TryAgain(f"{other}the time limit is reached; {what}")
         return Stopped(f"stopped by {signal.Signals(self.signal).name}; {what}", self.signal)
 
 

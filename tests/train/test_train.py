@@ -581,6 +581,8 @@ def test_init_from_with_a_flipped_bit_is_refused(whole, tmp_path: Path, name: st
 
 def test_stop_error_is_named_after_its_signal() -> None:
     flag = _tiny.StopFlag()
+    said = "another process was told to stop, or the time limit is reached; saved"
+    assert str(flag.ending("saved")) == said
     flag.signal = 15
     error = flag.ending("saved")
     assert isinstance(error, Stopped)
