@@ -11,12 +11,11 @@ from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
 from nlpkit.plural import number_of
 from nlpkit.runs.run import Data, Run
-from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log
 from nlpkit.train.optim import groups
 from nlpkit.train.schedule import describe_long_warmup, stable_end
 from nlpkit.train.state import LOSS, Pace, State
-from nlpkit.units import format_duration
+from nlpkit.units import format_duration, format_number
 
 
 def announce(run: Run, state: State) -> None:
@@ -128,11 +127,13 @@ def _left_out(data: Data) -> dict[str, int]:
     } | {name.replace("_", " "): number for name, number in spans.dropped.items()}
 
 
-def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> None:
+def conclude(run: Run, state: State, pace: Pace) -> None:
     """Log the number of steps, the time of a budget, and the best evaluation."""
     size = f"{number_of(state.step, 'steps')}, {number_of(state.tokens, 'tokens')}"
     size += f", {number_of(state.words, 'words')}" if state.words else ""
     run.log.info(f"finished {size}{pace.summary()}")
+    if missed := [format_number(n) for n in run.settings.save_at if n > state.words]:
+        run.log.warn(f"train.save_at: not reached: {', '.join(missed)} words")
     timed = run.settings.budget_seconds is not None
     if state.times.stable_step if timed else stable_end(run.settings):
         run.log.info(
@@ -140,7 +141,7 @@ def conclude(run: Run, state: State, held_out: HeldOut | None, pace: Pace) -> No
             f"{'train.budget' if timed else 'train.steps'}=MORE, --resume "
             f"{files.directory(run.directory.path) / files.STABLE} --out ANOTHER_DIRECTORY"
         )
-    if held_out is None or run.data.valid is None:
+    if run.data.valid is None:
         return
     best_by = run.resolved.recipe.train.best_by
     if state.best_value is None:

@@ -56,8 +56,6 @@ def begin(run: Run, state: State) -> None:
     def save_due(state: State) -> None:
         while left and state.words >= left[0]:
             _save(run, state, run.directory.path / _name(left.pop(0)))
-        if left and state.step == run.settings.known_steps:  # a list of lengths: an estimate
-            run.log.warn(f"train.save_at: not reached: {', '.join(map(_name, left))}")
 
     run.after_update.append(save_due)
 

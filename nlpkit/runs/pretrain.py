@@ -94,7 +94,7 @@ def pretrain(
     finally:
         if metrics:
             metrics.close()
-    conclude(run, state, held_out, pace)
+    conclude(run, state, pace)
     if accelerator.is_main_process:
         directory.set_status(finished=True, step=state.step)
     final = files.read_pointer(directory.path, "latest")

@@ -267,8 +267,6 @@ def _note_evaluation(job: Job, state: State, figures: JsonObject) -> bool:
     if warning := job.overfitting.warning(state.step, figures["loss"]):
         job.log.warn(warning)
     if state.is_over(job.settings) and state.progress(job.settings) < 1:
-        job.log.info(
-            f"no improvement in {job.settings.patience} evaluations: "
-            f"stopping early at step {state.step}"
-        )
+        what = f"no improvement in {job.settings.patience} evaluations: stopping early"
+        job.log.info(f"{what} at step {state.step}")
     return improved

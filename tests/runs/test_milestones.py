@@ -178,6 +178,13 @@ def test_mistakes_are_a_line(path, tmp_path, old, new, message) -> None:
     assert not list(tmp_path.glob("run/*/"))
 
 
+def test_numbers_that_a_run_ends_before_are_named(path, tmp_path, capsys) -> None:
+    sets = ("data.valid_fraction=0.3", "train.eval_every=1", "train.patience=1", "train.lr=1e-30")
+    _tiny.pretrain(path, tmp_path / "run", *sets, verbosity=NORMAL)  # ends early
+    assert "train.save_at: not reached: 200, 210, 400 words" in capsys.readouterr().err
+    assert [*_folders(tmp_path / "run")] == ["chck_50"]
+
+
 @pytest.mark.slow
 def test_two_processes_count_and_save_as_one(path, whole, tmp_path) -> None:
     out, one = tmp_path / "two", tmp_path / "one"
