@@ -220,9 +220,9 @@ def encode(
     halves = np.unique(owner[lengths == 0])
     owner = np.repeat(owner, lengths)  # the document of each token
     if ids.size and not 0 <= ids.min() <= ids.max() < tokenizer.vocab_size:
-        raise ValueError(
+        raise DataError(
             f"the tokenizer gave ids {ids.min()} to {ids.max()}, "
-            f"outside its vocabulary of {tokenizer.vocab_size}"
+            f"outside its vocabulary of {tokenizer.vocab_size}: its ids may have a hole"
         )
     keep = np.ones(len(ids), bool)
     if tokenizer.unk_id is not None:

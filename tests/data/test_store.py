@@ -119,9 +119,10 @@ def test_store_largest_id_survives(tmp_path, here):
     assert built.document(0).tolist() == [65535]
 
 
-def test_store_id_outside_the_vocabulary_is_a_bug_that_is_named(tmp_path, here):
+def test_store_id_outside_the_vocabulary_is_an_error_that_is_named(tmp_path, here):
     (here / "a.txt").write_text("ab\n")
-    with pytest.raises(ValueError, match="gave ids 11 to 12, outside its vocabulary of 12"):
+    said = "gave ids 11 to 12, outside its vocabulary of 12: its ids may have a hole"
+    with pytest.raises(DataError, match=said):
         build(tmp_path, "a.txt", CharacterTokenizer(vocab_size=12))
 
 
