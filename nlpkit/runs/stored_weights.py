@@ -109,8 +109,8 @@ def _average_tensors(states: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor
 
 
 def _find_difference(one: JsonMapping, other: JsonMapping) -> str | None:
-    """Return the first key with different values, or None."""
-    keys = sorted(one.keys() | other.keys())
+    """Return the first key with different values, or None; not of who wrote a config.json."""
+    keys = sorted((one.keys() | other.keys()) - {"transformers_version", "_name_or_path"})
     return next((key for key in keys if one.get(key) != other.get(key)), None)
 
 

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -248,6 +249,16 @@ def test_average_is_the_mean_of_the_weights(family: str, tmp_path: Path) -> None
         differ += not torch.equal(each[0], each[1])
     assert differ >= 5  # the three models are not the same one
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+
+
+def test_average_takes_what_other_versions_of_transformers_wrote(tmp_path: Path) -> None:
+    _adapters.base("gpt2", tmp_path / "one")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    config = tmp_path / "two/config.json"
+    written = {"transformers_version": "4.1.0", "_name_or_path": "somewhere"}
+    config.write_text(json.dumps(json.loads(config.read_text()) | written))
+    convert(tmp_path / "one", tmp_path / "out", Options(average=[tmp_path / "two"]))
+    assert (tmp_path / "out" / hf_layout.WEIGHTS).is_file()
 
 
 def test_average_of_different_models_is_refused(tmp_path: Path) -> None:
