@@ -8,7 +8,7 @@ from pathlib import Path
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner
 from nlpkit.commands._series import Series
-from nlpkit.errors import UsageError
+from nlpkit.errors import DivergedError, UsageError
 from nlpkit.evaluate import suite_table as table
 from nlpkit.evaluate.suite import Suite, place
 from nlpkit.json_types import JsonObject
@@ -74,7 +74,10 @@ def train(tasks: Sequence[Planned], runner: Runner) -> tuple[list[JsonObject], d
                 chosen = replace(side, rate=found["chosen"])
                 task.runs[name] = [] if chosen.rate is None else chosen.list_runs()
                 failed |= wrong
-    failed |= runner.train([run for task in tasks for of in task.runs.values() for run in of])
+    runs = [run for task in tasks for of in task.runs.values() for run in of]
+    # Runs repeat to the bit, so one that diverged will diverge again.
+    failed |= {run.name: DivergedError.exit_code for run in runs if run.has_diverged}
+    failed |= runner.train([run for run in runs if not run.has_diverged])
     paths = [{name: [run.path for run in of] for name, of in task.runs.items()} for task in tasks]
     rows = [table.add_scores(task.row, of) for task, of in zip(tasks, paths, strict=True)]
     return rows, failed

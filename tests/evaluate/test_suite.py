@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import transformers
 
-from nlpkit.commands import _series
+from nlpkit.commands import _series, _suite
 from nlpkit.commands._options import Common
 from nlpkit.commands.suite import _describe_model
 from nlpkit.errors import FileError, RecipeError
@@ -222,6 +222,16 @@ def test_a_rate_that_diverges_is_not_chosen_and_one_that_failed_otherwise_ends_t
     assert found == {"chosen": None, "tried": {"1": None, "2": None, "4": None}}
     assert asked == []  # they have diverged before, and are not tried again
     assert failed == {"1.0": 5, "2.0": 5, "4.0": 5}
+
+
+def test_a_run_that_diverged_fails_again_without_being_trained(monkeypatch):
+    monkeypatch.setattr(_suite.table, "add_scores", lambda row, of: row)
+    lost, new = (SimpleNamespace(name=n, path=n, has_diverged=n == "lost") for n in ("lost", "new"))
+    trained = []
+    runner = SimpleNamespace(train=lambda runs: trained.extend(runs) or {})
+    planned = _suite.Planned({}, {}, {"pretrained": [lost], "from_nothing": [new]})
+    assert _suite.train([planned], runner)[1] == {"lost": 5}
+    assert trained == [new]
 
 
 def test_rates_stand_beside_scores_with_what_was_tried(tmp_path):
