@@ -35,8 +35,8 @@ def seed_runs(directory: Path) -> list[tuple[int, Path]]:
 
 
 def runs_inside(directory: Path) -> list[Path]:
-    """Return the runs in a directory, to a depth of three: `lr-0.001`, `lr-0.001/seed-1`."""
-    depths = ("*", "*/*", "*/*/*")
+    """Return the runs in a directory, to a depth of four: `TASK/pretrained/lr-0.001/seed-1`."""
+    depths = ("*", "*/*", "*/*/*", "*/*/*/*")
     found = {path.parent for at in depths for path in directory.glob(f"{at}/{RECIPE}")}
     return sorted(found, key=lambda path: [_by_number(part) for part in path.parts])
 

@@ -164,6 +164,13 @@ def test_run_that_has_made_no_step_is_in_the_table_and_not_on_the_page(folder, c
     assert "not a run directory: it has no recipe.yaml" in capsys.readouterr().err
 
 
+def test_runs_of_a_suite_with_rates_are_found(tmp_path):
+    run = tmp_path / "tone/pretrained/lr-0.001/seed-1"
+    run.mkdir(parents=True)
+    (run / "recipe.yaml").touch()
+    assert report.find_runs(tmp_path) == [run]
+
+
 def test_seeds_are_in_the_order_of_numbers(tmp_path):
     for seed in (10, 9, 1):
         write_run(tmp_path / f"lr-1/seed-{seed}", [1.0], seed=seed)
