@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import logging
 
+from nlpkit.checkpoints.hf_layout import read_adapters
 from nlpkit.errors import DataError, UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.runs.pairs import Pair, Sentence
@@ -84,6 +85,8 @@ def open_checkpoint(
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
     except Exception as error:  # transformers raises errors of any kind
         cause = textwrap.shorten(str(error), 200, placeholder=" …")
+        if read_adapters(folder) is not None:
+            cause += f"; merge its adapters: nlpkit convert {folder} DIR"
         raise UsageError(f"{said}, which fails: {cause}") from error
     if missing := sorted(found["missing_keys"]):
         raise UsageError(

@@ -14,6 +14,8 @@ import torch
 import transformers
 
 from nlpkit import cli
+from nlpkit.errors import UsageError
+from nlpkit.evaluate import published_scores
 from nlpkit.tokenizers import bpe, wordpiece
 
 PAIRS = [
@@ -242,6 +244,18 @@ def test_as_refuses_in_one_line(
     found, out, err = _judge(capsys, folder / model, *pairs, *given)
     assert (found, out) == (code, "")
     assert said in err.splitlines()[-1]
+
+
+def test_adapters_are_to_be_merged_before_a_script_opens_them(folder: Path, tmp_path: Path) -> None:
+    for name, text in (
+        ("config", (folder / "gpt/config.json").read_text()),
+        ("adapter_config", "{}"),
+    ):
+        (tmp_path / f"{name}.json").write_text(text)
+    with pytest.raises(UsageError, match=f"; merge its adapters: nlpkit convert {tmp_path} DIR"):
+        published_scores.open_checkpoint(
+            "AutoModelForCausalLM", tmp_path, torch.device("cpu"), None, lambda: None
+        )
 
 
 def test_as_needs_pairs(capsys: pytest.CaptureFixture) -> None:
