@@ -26,7 +26,7 @@ from nlpkit.report.history import FIGURES
 from nlpkit.runs import frozen
 from nlpkit.runs.open_checkpoint import Opened
 from nlpkit.runs.run import Training
-from nlpkit.score.named import WrongScore
+from nlpkit.score.named import WrongScore, explain_unreadable
 from nlpkit.text_table import aligned
 from nlpkit.train.held_out import HeldOut
 from nlpkit.train.log import Log
@@ -123,6 +123,9 @@ class Evaluation:
             log.info(self.corpus.remark.removeprefix("; "))
         names = tuple(metrics or self.source.scored.metrics or self.opened.objective.metrics)
         names = () if self.unlabelled else names
+        for name in (metrics or ()) if self.classes else ():  # before all rows are computed
+            if all(wrong := [explain_unreadable(name, [each]) for each in self.classes]):
+                raise UsageError(f"--metrics {wrong[0]}")
         with self._autocast(), follow(log) as show:
             result = self._compute_losses(log, stop, show)
             pairs = self._collect_answers(names, generation, log, stop, show)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit import cli
 from nlpkit.errors import UsageError
+from nlpkit.evaluate import held_out
 from nlpkit.score import named
 from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server
@@ -274,7 +276,7 @@ def test_eval_shows_an_undefined_score_as_undefined_and_null(
         ("nlu", "perplexity", "--metrics perplexity: does not compare answers"),
         ("nlu", "bm25", "--metrics bm25: does not compare answers"),
         ("nlu", "accuracy,accuracy", "--metrics accuracy: given twice"),
-        ("classes", "pearson", "--metrics pearson: the prediction of row 1: "),
+        ("classes", "pearson", "--metrics pearson cannot score answers such as "),
     ],
 )
 def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
@@ -283,6 +285,11 @@ def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
     ended = server.run("eval", _run(folder, task), "--metrics", metrics, "-q")
     _refused(ended, 2, text)
     assert ended.stdout == ""
+
+
+def test_eval_metric_of_numbers_is_refused_before_classes_are_computed(folder: Path, monkeypatch):
+    monkeypatch.setattr(held_out.HeldOut, "evaluate", lambda *_: 1 / 0)
+    assert cli.run(["eval", str(_run(folder, "classes")), "--metrics", "pearson", "-q"]) == 2
 
 
 def test_eval_predictions_of_running_text_are_refused_and_not_written(
