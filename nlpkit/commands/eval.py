@@ -127,7 +127,7 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     with common.catch_signals() as stop:
         for path in [path for _, path in runs] or [Path(checkpoint)]:
             run = _open(path, common, log, stop.check)
-            _check(run, checkpoint, common, pictures)
+            _check(run, path, common, pictures)
             generation = _choose_generation(run, answers, pictures.attention is not None, log)
             if pictures.attention is not None:
                 from nlpkit.evaluate import attention_maps
@@ -146,13 +146,14 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
         log.info(f"drawn: {pictures.confusion}")
 
 
-def _check(run: "Evaluation", checkpoint: str, common: Common, pictures: Pictures) -> None:
+def _check(run: "Evaluation", checkpoint: Path, common: Common, pictures: Pictures) -> None:
     scored = {"--metrics": common.metrics, "--confusion": pictures.confusion}
     if run.unlabelled and (option := next((name for name, asked in scored.items() if asked), None)):
         raise UsageError(f"{option}: needs labels; {run.unlabelled.problem}")
     if run.unlabelled and common.predictions is None:
         raise DataError(
-            f"{run.unlabelled.problem}; to answer rows without labels: --predictions OUT.jsonl"
+            f"{run.unlabelled.problem}; to answer rows without labels: nlpkit eval {checkpoint} "
+            "--predictions OUT.jsonl"
         )
     if pictures.confusion is not None and not run.classes:
         raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")

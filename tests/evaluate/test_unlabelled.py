@@ -125,8 +125,13 @@ def test_written_answers_without_right_ones_are_those_of_generate(
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [
-        ((), 3, 'no "label"; it has: text; to answer rows without labels: --predictions OUT.jsonl'),
-        (("--metrics", "f1"), 2, '--metrics: needs labels; {}:2: no "label"; it has: text'),
+        (
+            (),
+            3,
+            'no "label"; it has: text; to answer rows without labels: nlpkit eval {run} '
+            "--predictions OUT.jsonl",
+        ),
+        (("--metrics", "f1"), 2, '--metrics: needs labels; {rows}:2: no "label"; it has: text'),
     ],
 )
 def test_scores_of_rows_without_labels_are_refused(
@@ -135,5 +140,12 @@ def test_scores_of_rows_without_labels_are_refused(
     run = runs.tuned("gpt2", "classes", *(TASKS["classes"][n] for n in (1, 0)))
     rows = tmp_path / "rows.tsv"
     rows.write_text("text\nThe soup was good.\n", "utf-8")
-    assert cli.run(["eval", str(run), "--data", str(rows), "-q", *options]) == code
-    assert capsys.readouterr().err.splitlines()[-1].endswith(said.format(rows))
+    (whole,) = (each for each in run.parents if (each / "recipe.yaml").is_file())
+    # A folder of runs of --seeds, of which one can be asked for predictions.
+    for asked in (run, seeds := tmp_path / "seeds"):
+        if asked == seeds:
+            seeds.mkdir()
+            (run := seeds / "seed-1").symlink_to(whole)
+        assert cli.run(["eval", str(asked), "--data", str(rows), "-q", *options]) == code
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.endswith(said.format(run=run, rows=rows))
