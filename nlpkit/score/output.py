@@ -80,11 +80,8 @@ def to_sacrebleu(result: Result, width: int | None) -> dict[str, object]:
     def round_(value: float) -> float:
         return float(round_score(score, value, width))
 
-    found: dict[str, object] = {
-        "name": score.name,
-        "score": round_(score.score),
-        "signature": result.signature,
-    }
+    found: dict[str, object] = {"name": score.name, "score": round_(score.score)}
+    found["signature"] = result.signature
     if result.mean is not None and result.half_width is not None:
         found["confidence_mean"] = round_(result.mean)
         found["confidence_var"] = round_(result.half_width)
@@ -104,14 +101,9 @@ def systems_to_sacrebleu(
         values: dict[str, object] = {"system": _name_system(row[0], index, paired)}
         for each in row:
             value = each.score.score
-            values[each.score.name] = (
-                {
-                    "score": value, "p_value": each.p_value,
-                    "mean": each.mean, "ci": each.half_width,
-                }
-                if paired
-                else round_score(each.score, value, width)
-            )  # fmt: skip
+            tested = {"score": value, "p_value": each.p_value}
+            tested |= {"mean": each.mean, "ci": each.half_width}
+            values[each.score.name] = tested if paired else round_score(each.score, value, width)
         found.append(values)
     return found
 
@@ -136,11 +128,9 @@ def format_table(
     what = "" if rows[0][0].mean is None else " (μ ± 95% CI)"
     cells = [["System", *(f"{each.score.name}{what}" for each in rows[0])]]
     for index, row in enumerate(rows):
-        cells.append(
-            [_name_system(row[0], index, paired), *(_format_cell(each, width) for each in row)]
-        )
-    lines = text_table.aligned(cells, numbers=False)
-    lines.append("")
+        values = [_format_cell(each, width) for each in row]
+        cells.append([_name_system(row[0], index, paired), *values])
+    lines = [*text_table.aligned(cells, numbers=False), ""]
     if paired:
         lines.append(f"p: of the difference to the baseline; *: at most {_SIGNIFICANT}")
     lines += [_format_name(each, short) for each in rows[0]]
