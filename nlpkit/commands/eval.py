@@ -119,9 +119,8 @@ def command(checkpoint: Checkpoint, common: Common, answers: Answers, pictures: 
     given = {"predictions": common.predictions} | asdict(pictures)
     for name in [name for name, file in given.items() if runs and file is not None]:
         raise UsageError(f"--{name}: {checkpoint} holds runs of --seeds; name one of them")
-    if len(runs) > 1 and (
-        once := [n for n in common.data or () if n == "-" or user_path(n).is_fifo()]
-    ):
+    once = [n for n in common.data or () if n == "-" or user_path(n).is_fifo()]
+    if len(runs) > 1 and once:
         raise UsageError(f"--data {once[0]}: {checkpoint} holds several runs; name files for all")
     results: list[JsonObject] = []
     with common.catch_signals() as stop:

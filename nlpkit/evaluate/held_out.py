@@ -77,9 +77,8 @@ class Evaluation:
             data = build_items(*read, objective, part=part, callbacks=callbacks, change=change)
         else:
             encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags)
-            where = source.cache
             data = store.build_corpus(
-                *read, encoding, cache_dir=where, part=part, callbacks=callbacks
+                *read, encoding, cache_dir=source.cache, part=part, callbacks=callbacks
             )
         self.corpus = data
         self.examples = Examples(data, objective, source.seed, HELD_OUT)
