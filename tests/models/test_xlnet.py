@@ -154,6 +154,13 @@ def test_default_sizes_give_the_parameters_of_transformers() -> None:
     assert sum(p.numel() for p in model.parameters()) == theirs.num_parameters()
 
 
+def test_all_initial_weights_have_init_std_as_in_transformers() -> None:
+    model = Model(Config(**SIZES, init_std=0.1), VOCAB)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim > 1:
+            assert parameter.std().item() == pytest.approx(0.1, rel=0.4), name
+
+
 def test_dropout_acts() -> None:
     for rate in (0.0, 0.5):
         model = Model(Config(**SIZES, dropout=rate), VOCAB).train()

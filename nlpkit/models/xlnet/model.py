@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from nlpkit import attention
 from nlpkit.attention.cache import Cache
+from nlpkit.contracts.kind import ParamSpec
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
@@ -88,6 +89,8 @@ class Model(TiedHead):
         )
         self.drop = Dropout(config.dropout)
         encoder.initialize(self.named_parameters(), config.init_std)
+        for parameter in self.attention_tensors.parameters():
+            parameter.data *= config.init_std / ParamSpec.std  # of the kind
 
     def output_bias(self) -> Tensor:
         """Return what is added to the logits of every token, (V,)."""
