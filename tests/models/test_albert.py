@@ -11,6 +11,7 @@ from torch import nn
 
 from nlpkit.checkpoints import hf_layout, hf_model
 from nlpkit.contracts.batch import IGNORE
+from nlpkit.models import families
 from nlpkit.models.albert import Config
 from nlpkit.models.albert.model import Model
 from tests._families import oracle
@@ -63,6 +64,16 @@ def test_states_losses_and_gradients_equal_transformers(tmp_path: Path, settings
     expected.loss.backward()
     loss.backward()
     oracle.assert_gradients_equal("albert", loaded, model, theirs)
+
+
+@pytest.mark.parametrize("family", ["albert", "electra", "bert"])
+def test_states_between_layers_are_float32_with_autocast(family: str) -> None:
+    config = families.load(family).Config
+    sizes = {name: size for name, size in SIZES.items() if name in config.model_fields}
+    model = families.load_model(family).Model(config(**sizes), VOCAB).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model(LENGTHS, input_ids=oracle.tokens(), token_type_ids=oracle.types())
+    assert hidden.dtype == torch.float32
 
 
 def test_dropout_is_where_transformers_has_it(tmp_path: Path) -> None:

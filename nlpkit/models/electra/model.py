@@ -68,7 +68,7 @@ class Model(Detector):
         """Return the first states (N, C) of one of the two models, which share the embeddings."""
         x = self.embeddings(F.embedding(input_ids, self.token_embedding), positions, types)
         widen = self.choose_half(generates).widen
-        return x if widen is None else widen(x)
+        return x if widen is None else widen(x).to(x.dtype)  # see `EncoderModel.encode`
 
     def choose_half(self, generates: bool) -> Encoder:
         """Return the generator, or the discriminator."""
