@@ -25,6 +25,7 @@ from transformers import (
 )
 
 from nlpkit.errors import UsageError
+from nlpkit.models import families
 from nlpkit.models.cpm_ant import Config as CpmAnt
 from nlpkit.models.cpm_ant import model as cpm_ant_model
 from nlpkit.models.gpt import Config as Gpt
@@ -136,6 +137,24 @@ def test_head_of_a_task_drops_its_states_in_training_alone(thinned) -> None:
     expected = thinned(states, RATE) @ head.weight.T
     torch.testing.assert_close(head.train()(states), expected)
     torch.testing.assert_close(head.eval()(states), states @ head.weight.T)
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "activation"),
+    [
+        ("xlnet", "sequence_classification", torch.tanh),
+        ("xlnet", "multiple_choice", torch.tanh),
+        ("electra", "multiple_choice", F.gelu),
+    ],
+)
+def test_head_on_a_summary_drops_behind_its_dense_layer_alone(
+    thinned, family: str, kind: str, activation: Callable[[Tensor], Tensor]
+) -> None:
+    # transformers' sequence summary: `summary_first_dropout` is 0.
+    head = families.load_model(family).TASK_HEADS[kind].new(WIDTH, 3, RATE)
+    states = torch.randn(5, WIDTH)
+    expected = thinned(activation(head.dense(states)), RATE) @ head.weight.T
+    torch.testing.assert_close(head.train()(states), expected)
 
 
 @pytest.fixture(scope="module")

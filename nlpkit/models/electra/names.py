@@ -26,7 +26,10 @@ TASK_HEADS = encoder_format.task_heads("Electra") | {
         _CLASSIFIER,
     ),
     "multiple_choice": TaskHead.of_two(
-        "ElectraForMultipleChoice", "classifier", "sequence_summary.summary", _CLASSIFIER
+        "ElectraForMultipleChoice",
+        "classifier",
+        "sequence_summary.summary",
+        partial(_CLASSIFIER, drops_first=False),
     ),
 }
 

@@ -1,17 +1,18 @@
 """What transformers calls the settings, parameters and task heads of XLNet."""
 
+from functools import partial
+
 from nlpkit.contracts.format import HfFormat, Settings, Values
-from nlpkit.models.layers.head import TaskHead
+from nlpkit.models.layers.head import DenseHead, TaskHead
 from nlpkit.models.xlnet import Config
 
-_SUMMARY = "sequence_summary.summary"
+# Names of the layer and of the one before it; the model's states have dropout already.
+_SUMMARY = "logits_proj", "sequence_summary.summary", partial(DenseHead, drops_first=False)
 TASK_HEADS = {  # transformers' models with a task's layer
-    "sequence_classification": TaskHead.of_two(
-        "XLNetForSequenceClassification", "logits_proj", _SUMMARY
-    ),
+    "sequence_classification": TaskHead.of_two("XLNetForSequenceClassification", *_SUMMARY),
     "token_classification": TaskHead("XLNetForTokenClassification", "classifier"),
     "question_answering": TaskHead("XLNetForQuestionAnsweringSimple", "qa_outputs"),
-    "multiple_choice": TaskHead.of_two("XLNetForMultipleChoice", "logits_proj", _SUMMARY),
+    "multiple_choice": TaskHead.of_two("XLNetForMultipleChoice", *_SUMMARY),
 }
 
 
