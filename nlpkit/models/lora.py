@@ -68,7 +68,9 @@ def find_targets(config: Config, module: FamilyModel, model_config: FrozenConfig
         UsageError: a target is not a layer of the family, or there is no target.
     """
     linear = linear_names(module.FORMAT, module.Model, model_config)
-    names = linear | table_layer(module.FORMAT, TABLE, model_config)
+    # A discriminator's table may be made of its generator's.
+    has_table = hasattr(meta_model(module.Model, model_config, 1), TABLE)
+    names = linear | (table_layer(module.FORMAT, TABLE, model_config) if has_table else {})
     if not names:
         raise UsageError("lora: this model has no layers to adapt; tune it without lora")
     targets = module.LORA_TARGETS if config.targets is None else config.targets

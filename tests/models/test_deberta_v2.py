@@ -14,6 +14,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_p
 from nlpkit.attention.kinds import disentangled
 from nlpkit.checkpoints import any_layout, hf_layout, hf_model, hf_writing
 from nlpkit.contracts.batch import IGNORE, Batch
+from nlpkit.errors import UsageError
+from nlpkit.models import adapter_config, lora
 from nlpkit.models.deberta_v2 import Config, model
 from nlpkit.models.layers.head import task_head
 from nlpkit.objectives.examples.text import forward
@@ -282,6 +284,13 @@ def test_task_reads_the_discriminators_own_table(tmp_path: Path) -> None:
     alone.load_state_dict(loaded.state, strict=False)
     ids = oracle.tokens()
     torch.testing.assert_close(alone(LENGTHS, ids), made(LENGTHS, ids), **CLOSE)
+
+
+def test_table_that_is_the_generators_gets_no_adapter() -> None:
+    adapters = adapter_config.Config(targets=["token_embedding"])
+    assert [*lora.find_targets(adapters, model, Config(**SIZES))] == ["token_embedding"]
+    with pytest.raises(UsageError, match="no layer 'token_embedding' in this model"):
+        lora.find_targets(adapters, model, Config(**SIZES, generator_layers=0.5))
 
 
 def test_default_sizes_give_the_parameters_of_the_base_model() -> None:
