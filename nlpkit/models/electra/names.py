@@ -20,10 +20,7 @@ GENERATOR = "generator"  # the folder of its checkpoint
 _CLASSIFIER = partial(DenseHead, activation=F.gelu)
 TASK_HEADS = encoder_format.task_heads("Electra") | {
     "sequence_classification": TaskHead.of_two(
-        "ElectraForSequenceClassification",
-        "classifier.out_proj",
-        "classifier.dense",
-        _CLASSIFIER,
+        "ElectraForSequenceClassification", "classifier.out_proj", "classifier.dense", _CLASSIFIER
     ),
     "multiple_choice": TaskHead.of_two(
         "ElectraForMultipleChoice",

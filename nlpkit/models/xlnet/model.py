@@ -23,7 +23,7 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.packs import Dropout
-from nlpkit.models.layers.vocabulary_head import TiedHead
+from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.models.xlnet import Config, names
 from nlpkit.models.xlnet.keys import Keys
 
@@ -72,7 +72,7 @@ def _multiply(x: Tensor, weight: Tensor) -> Tensor:
     return (x @ weight.flatten(1)).unflatten(1, weight.shape[1:])
 
 
-class Model(TiedHead):
+class Model(OutputHead):
     """XLNet with its language-model head."""
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
@@ -80,7 +80,7 @@ class Model(TiedHead):
         width = config.hidden_size
         self.config, self.vocab_size, self.backend = config, vocab_size, backend
         self.token_embedding = nn.Parameter(torch.empty(vocab_size, width))
-        self.token_bias = nn.Parameter(torch.empty(vocab_size))
+        self.make_output(vocab_size, width, tie=True)
         self.query_start = nn.Parameter(torch.empty(1, 1, width))  # w of the paper, sec. 2.3
         self.order = [Layer(config) for _ in range(config.num_layers)]
         self.layers = nn.ModuleList(self.order)
@@ -91,10 +91,6 @@ class Model(TiedHead):
         encoder.initialize(self.named_parameters(), config.init_std)
         for parameter in self.attention_tensors.parameters():
             parameter.data *= config.init_std / ParamSpec.std  # of the kind
-
-    def output_bias(self) -> Tensor:
-        """Return what is added to the logits of every token, (V,)."""
-        return self.token_bias
 
     def forward(
         self,
