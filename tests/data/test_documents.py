@@ -504,7 +504,7 @@ def test_jsonl_takes_the_key_and_keeps_newlines(tmp_path, here):
         ('{"text": "a", "text": "b"}', '"text" is there twice'),
         ('{"text": "ab\\ud800"}', "character 3 of the text is U+D800, half of a surrogate pair"),
         ('{"text": "ab\\u0000"}', "character 3 of the text is NUL (U+0000)"),
-        ('{"text": ' + "9" * 5000 + "}", "broken JSON: Exceeds the limit"),
+        ('{"text": ' + "9" * 5000 + "}", "broken JSON: a number with too many digits"),
     ],
 )
 def test_jsonl_bad_row_says_what_is_wrong(tmp_path, here, line, what):

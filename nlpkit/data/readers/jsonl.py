@@ -53,7 +53,7 @@ def describe(error: Exception) -> str:
     """Return what is wrong with JSON that Python cannot read."""
     if isinstance(error, RecursionError):
         return "broken JSON: nested too deeply"
-    if not isinstance(error, json.JSONDecodeError):  # a number with too many digits
-        return f"broken JSON: {error}"
+    if not isinstance(error, json.JSONDecodeError):
+        return "broken JSON: a number with too many digits"
     what = error.msg.removesuffix(" at").removesuffix(" starting")
     return f"broken JSON at column {error.colno}: {what}"
