@@ -203,7 +203,7 @@ def find(path_or_name: str) -> Path:
     if not path_or_name:
         raise UsageError("RECIPE is empty; give a file, or the name of a packaged recipe")
     path = Path(os.path.expanduser(path_or_name))
-    if path.exists() and not path.is_dir():
+    if os.path.lexists(path) and not path.is_dir():  # opening a broken link says what is wrong
         return path
     names = packaged()
     if path_or_name in names:

@@ -626,12 +626,16 @@ def test_load_of_an_empty_name_is_a_wrong_command_line():
         ("zzz.yaml", "zzz.yaml: no such recipe; the packaged ones: nlpkit recipes"),
         ("folder", "folder: is a directory, not a recipe"),
         ("locked.yaml", "locked.yaml: permission denied"),
+        ("dangling.yaml", "dangling.yaml: no such file or directory"),
+        ("loop.yaml", "loop.yaml: too many levels of symbolic links"),
     ],
 )
 def test_load_of_a_missing_file_says_what_there_is(name, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "mine").mkdir()
+    (tmp_path / "dangling.yaml").symlink_to("gone.yaml")
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
     for file in ("book.yaml", "mine/book.yaml"):
         (tmp_path / file).write_text("name: book\n", encoding="utf-8")
     real_open = open
