@@ -65,7 +65,7 @@ def _shortened(line: str) -> str:
     if "nlpkit finetune" in line:
         few = "--set train.steps=2 --set train.eval_every=null"
         return f"{line} {few} --set data.valid_fraction=0.02 --set data.valid=[]"
-    return f"{line} --max-new-tokens 2" if re.search("nlpkit (eval|generate)", line) else line
+    return re.sub(r"nlpkit (eval|generate) [^|]*[^| ]", r"\g<0> --max-new-tokens 2", line)
 
 
 _TUNED = re.compile(r"nlpkit (finetune|eval|generate|convert)|cpm_ant_nl[gu]")
