@@ -441,6 +441,22 @@ def test_rows_of_columns_are_those_of_jsonl(name: str, tmp_path: Path) -> None:
         assert len(expected) > 5
 
 
+@pytest.mark.parametrize("name", ["x.parquet", "x.arrow"])
+def test_column_that_is_there_twice_is_refused(name: str, tmp_path: Path) -> None:
+    import pyarrow
+    from pyarrow import ipc, parquet
+
+    columns = [pyarrow.array([each]) for each in ("a", "b", "c")]
+    table = pyarrow.Table.from_arrays(columns, names=["text", "text", "more"])
+    if name == "x.parquet":
+        parquet.write_table(table, tmp_path / name)
+    else:
+        with ipc.new_file(tmp_path / name, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(DataError, match=r'x\.\w+: column "text" is there twice$'):
+        [*_rows(str(tmp_path / name), ("text",))]
+
+
 def test_lists_in_columns_give_their_rows(tmp_path: Path) -> None:
     import pyarrow
     from pyarrow import parquet

@@ -26,7 +26,7 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
                 source.seek(0)
                 table = ipc.open_stream(source)
                 batches = iter(table)
-            chosen = choose_columns(columns, table.schema.names)
+            chosen = choose_columns(file, columns, table.schema.names)
             parts = (
                 (batch if chosen is None else batch.select(chosen)).slice(start, AT_ONCE)
                 for batch in batches

@@ -21,7 +21,7 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
         from pyarrow import parquet
 
         with parquet.ParquetFile(file.path) as opened:
-            chosen = choose_columns(columns, opened.schema_arrow.names)
+            chosen = choose_columns(file, columns, opened.schema_arrow.names)
             yield from rows_of(opened.iter_batches(AT_ONCE, columns=chosen), counts)
 
 
@@ -34,20 +34,26 @@ def arrow_errors(file: TextFile) -> Iterator[None]:
         raise UsageError(f"{file.name}: {not_installed('pyarrow')}") from error
     try:
         yield
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, SystemError) as error:
         what = str(error).partition("\n")[0]
         raise DataError(f"{file.name}: not a {file.format} file: {what}") from error
     except (ValueError, OverflowError) as error:  # such as a time
         raise DataError(f"{file.name}: a value that Python cannot hold: {error}") from error
 
 
-def choose_columns(columns: Sequence[str], names: Sequence[str]) -> list[str] | None:
+def choose_columns(
+    file: TextFile, columns: Sequence[str], names: Sequence[str]
+) -> list[str] | None:
     """Return the columns of a file that settings name by themselves or as the start of a path.
 
-    None: all of them, as none is named, or one that is not there: the message shows what is.
+    None: all of them, as none is named, or one that is not there: the message shows what is. Raise
+    `DataError` if a column that is read is there twice.
     """
-    roots = [name if name in names else name.partition(".")[0] for name in columns]
-    return list(dict.fromkeys(roots)) if roots and {*roots} <= {*names} else None
+    roots = {name if name in names else name.partition(".")[0] for name in columns}
+    read = [name for name in names if name in roots] if roots and roots <= {*names} else names
+    if twice := [name for name in read if read.count(name) > 1]:
+        raise DataError(f'{file.name}: column "{twice[0]}" is there twice')
+    return None if read is names else [*read]
 
 
 def rows_of(batches: Iterator[Any], counts: Counts) -> Rows:
