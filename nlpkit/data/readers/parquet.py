@@ -4,6 +4,7 @@ A row's line is its number. Of documents only the columns that the recipe names 
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,7 +52,7 @@ def choose_columns(
     """
     roots = {name if name in names else name.partition(".")[0] for name in columns}
     read = [name for name in names if name in roots] if roots and roots <= {*names} else names
-    if twice := [name for name in read if read.count(name) > 1]:
+    if twice := [name for name, count in Counter(read).items() if count > 1]:
         raise DataError(f'{file.name}: column "{twice[0]}" is there twice')
     return None if read is names else [*read]
 
