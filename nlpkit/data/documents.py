@@ -213,13 +213,14 @@ def describe_reading(file: TextFile, config: Config) -> JsonObject:
     found |= {"column": None, "columns": None}
     found["line_break"] = config.line_break if form in formats.WITH_LINE_BREAK else None
     found |= {} if file.max_rows is None else {"max_rows": file.max_rows}
-    if form == "tsv":  # whose keys have the place of the column
-        names = next(lines(file), b"").decode(errors="replace").split("\t")
-        named = template.columns(key)
-        if not all(map(template.is_number, named)):
-            found["columns"] = len(names)
-            found |= {"names": names} if template.is_template(key) else {}
-            found["column"] = names.index(key) if key in names else None
-        elif not template.is_template(key):
-            found["column"] = int(key) - 1
-    return found
+    return found | _columns(file, key) if form == "tsv" else found
+
+
+def _columns(file: TextFile, key: str) -> JsonObject:
+    """Return the places of the columns that are read, which are part of the keys of stores."""
+    if all(map(template.is_number, template.columns(key))):
+        return {} if template.is_template(key) else {"column": int(key) - 1}
+    names = next(lines(file), b"").decode(errors="replace").split("\t")
+    if template.is_template(key):
+        return {"columns": len(names), "names": names}
+    return {"columns": len(names), "column": names.index(key) if key in names else None}

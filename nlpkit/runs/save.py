@@ -39,11 +39,7 @@ def save(run: Run, state: State, best: bool) -> None:
     if existing is None:
         others = {files.OPTIMIZER_STATE: shards.optimizer_state(run.training, run.optimizers)}
         if run.average and run.average.mean:
-            fixed = {n for n, p in run.unwrapped.model.named_parameters() if not p.requires_grad}
-            trained = {n: p for n, p in shards.weights(run.training).items() if n not in fixed}
-            check_finite(state.step, trained)
-            # Copies: on a CPU, the tensors are those of the model, which now take the average.
-            others[files.TRAINED] = {name: each.clone() for name, each in trained.items()}
+            others[files.TRAINED] = _copy_trained(run, state.step)
         with run.averaged():
             weights = shards.weights(run.training)
             check_finite(state.step, weights)
@@ -61,6 +57,14 @@ def save(run: Run, state: State, best: bool) -> None:
             files.set_pointer(path, files.STABLE, saved)
         files.prune(path, run.settings.keep)
     run.accelerator.wait_for_everyone()
+
+
+def _copy_trained(run: Run, step: int) -> dict[str, Tensor]:
+    fixed = {n for n, p in run.unwrapped.model.named_parameters() if not p.requires_grad}
+    trained = {n: p for n, p in shards.weights(run.training).items() if n not in fixed}
+    check_finite(step, trained)
+    # On a CPU, the tensors are those of the model, which then take the average.
+    return {name: each.clone() for name, each in trained.items()}
 
 
 def rehearse(run: Run) -> None:

@@ -200,17 +200,6 @@ def unwrapped(module: Any) -> Any:
     return module.module if isinstance(module, nn.parallel.DistributedDataParallel) else module
 
 
-def layers(module: nn.Module) -> list[nn.Module]:
-    """Return the members of all `nn.ModuleList` that have parameters, without those inside them."""
-    found = []
-    for child in module.children():
-        if isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList):
-            found += [child] if [*child.parameters()] else []
-        else:
-            found += layers(child)
-    return found
-
-
 def to_device(batch: Batch, device: torch.device) -> Batch:
     """Return the batch with its arrays as tensors on `device`."""
 

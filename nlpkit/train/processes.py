@@ -15,7 +15,8 @@ from nlpkit.contracts.batch import Batch
 from nlpkit.errors import UsageError
 from nlpkit.plural import number_of
 from nlpkit.train.log import Log
-from nlpkit.train.machine import FSDP, is_asked, layers, to_device
+from nlpkit.train.machine import FSDP, is_asked, to_device
+from nlpkit.train.recompute import layers
 
 # What `accelerate launch --use_fsdp` sets beside FSDP; `torchrun` and others may set it, too.
 _OFFLOAD, _RESHARD = "FSDP_OFFLOAD_PARAMS", "FSDP_RESHARD_AFTER_FORWARD"

@@ -13,7 +13,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nlpkit.errors import UsageError
-from nlpkit.train.machine import layers
 
 
 def apply(model: nn.Module) -> None:
@@ -31,6 +30,17 @@ def check(model: nn.Module) -> None:
             "by one: it has none, or is a recurrent network, whose layers torch computes in one "
             "call and whose steps in time need the one before; set it to false"
         )
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """Return the members of all `nn.ModuleList` that have parameters, without those inside them."""
+    found = []
+    for child in module.children():
+        if isinstance(module, nn.ModuleList) and not isinstance(child, nn.ModuleList):
+            found += [child] if [*child.parameters()] else []
+        else:
+            found += layers(child)
+    return found
 
 
 def _forward(layer: nn.Module, forward: Any, *given: Any, **named: Any) -> Any:

@@ -48,6 +48,14 @@ def test_loss_and_products_are_timed_in_both_types() -> None:
 
 
 @pytest.mark.slow
+def test_norms_are_timed_beside_torchs() -> None:
+    head, *rows = _rows("norms.py", "--rounds", "2")
+    assert head == ["tokens x width", "ours", "torch's", "times as fast"]
+    assert [row[0] for row in rows] == ["4,096 x 256", "1,024 x 768", "4,096 x 1,024"]
+    assert all(float(figure) > 0 for row in rows for figure in row[1:])
+
+
+@pytest.mark.slow
 def test_noise_of_seeds_is_measured_by_draws(tmp_path: Path) -> None:
     for seed in range(8):
         test_sweep.write_run(tmp_path / f"a/seed-{seed}", [3 + seed % 3 / 10], seed=seed)

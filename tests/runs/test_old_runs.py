@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch.nn.functional as F
 from accelerate.state import AcceleratorState
-from torch import Tensor
+from torch import Tensor, nn
 
 from nlpkit import cli, recipe
 from nlpkit.attention.backends import cpu_flash
@@ -41,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module", autouse=True)
 def as_it_was():
     """Let the last layer compute all states, torch draw dropout's masks, in the attention, too, and
-    the loss compute exp twice, as it was then."""
+    compute the norms, and the loss compute exp twice, as it was then."""
     refuses = cpu_flash.refuses
 
     def softmax(logits: Tensor, likely: Tensor) -> Tensor:
@@ -53,6 +53,7 @@ def as_it_was():
         patch.setattr(vocabulary_head, "_softmax", softmax)
         patch.setattr(text, "_find_rows", lambda *given: None)
         patch.setattr(packs._Dropout, "apply", F.dropout)
+        patch.setattr(packs.RMSNorm, "forward", nn.RMSNorm.forward)
         patch.setattr(
             cpu_flash, "refuses", lambda request: "dropout" if request.dropout else refuses(request)
         )
@@ -138,7 +139,10 @@ def test_an_old_run_goes_on(folder: Path, name: str) -> None:
 
 def test_an_old_run_goes_on_as_runs_do_today(tmp_path: Path, as_it_was: pytest.MonkeyPatch) -> None:
     moved = Path(shutil.copytree(OLD, tmp_path / "runs", symlinks=True))
-    places = (text, "_find_rows"), (packs._Dropout, "apply"), (vocabulary_head, "_softmax")
+    places = (
+        *((text, "_find_rows"), (packs._Dropout, "apply"), (packs.RMSNorm, "forward")),
+        (vocabulary_head, "_softmax"),
+    )
     then = [getattr(*place) for place in places]
     as_it_was.undo()
     try:

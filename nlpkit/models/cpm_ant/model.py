@@ -22,7 +22,7 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, State, Values
 from nlpkit.contracts.request import Heads
 from nlpkit.models.cpm_ant import Config
-from nlpkit.models.layers.packs import Dropout, compute_dtype, dropout, select_rows
+from nlpkit.models.layers.packs import Dropout, RMSNorm, compute_dtype, dropout, select_rows
 from nlpkit.models.layers.vocabulary_head import TiedHead
 
 if TYPE_CHECKING:  # what training does not need is not imported
@@ -38,12 +38,12 @@ class Block(nn.Module):
         super().__init__()
         width, inner = config.hidden_size, config.num_heads * config.width_per_head
         self.heads = config.num_heads
-        self.attention_norm = nn.RMSNorm(width, config.norm_eps)
+        self.attention_norm = RMSNorm(width, config.norm_eps)
         self.q = nn.Linear(width, inner, bias=False)
         self.k = nn.Linear(width, inner, bias=False)
         self.v = nn.Linear(width, inner, bias=False)
         self.out = nn.Linear(inner, width, bias=False)
-        self.ffn_norm = nn.RMSNorm(width, config.norm_eps)
+        self.ffn_norm = RMSNorm(width, config.norm_eps)
         self.gate = nn.Linear(width, config.intermediate_size, bias=False)
         self.up = nn.Linear(width, config.intermediate_size, bias=False)
         self.down = nn.Linear(config.intermediate_size, width, bias=False)
@@ -75,7 +75,7 @@ class Model(TiedHead):
         biases = config.num_buckets + config.segment_types**2
         self.position_bias = nn.Parameter(torch.empty(biases, config.num_heads))
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
-        self.norm = nn.RMSNorm(width, config.norm_eps)
+        self.norm = RMSNorm(width, config.norm_eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -19,8 +19,8 @@ from nlpkit.contracts.request import Heads, Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.embeddings import count_positions, number_texts
 from nlpkit.models.layers.encoder_config import PostNormConfig
+from nlpkit.models.layers.output_head import OutputHead
 from nlpkit.models.layers.packs import dropout, first_states, layout_within, select_rows
-from nlpkit.models.layers.vocabulary_head import OutputHead
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,

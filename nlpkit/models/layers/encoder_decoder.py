@@ -20,8 +20,8 @@ from nlpkit.attention.choice import AttentionChoice
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
+from nlpkit.models.layers.output_head import OutputHead
 from nlpkit.models.layers.packs import layout_within
-from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.plural import number_of
 
 CROSS = AttentionChoice.of("full")  # a token of a target sees its whole source

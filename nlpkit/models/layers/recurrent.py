@@ -25,10 +25,10 @@ from nlpkit import attention
 from nlpkit.attention.cache import Cache
 from nlpkit.contracts.format import HfFormat
 from nlpkit.models.formats.hf_format import own_format
+from nlpkit.models.layers.output_head import OutputHead
 from nlpkit.models.layers.packs import dropout
 from nlpkit.models.layers.recurrence import Gru, GruResetBefore, Lstm, Rnn, TimeFirst
 from nlpkit.models.layers.recurrent_config import VOCABULARY, Cell, CellsConfig, RecurrentConfig
-from nlpkit.models.layers.vocabulary_head import OutputHead
 
 LORA_TARGETS = ()  # torch's recurrent layers are no linear layers
 _PARAMETERS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")

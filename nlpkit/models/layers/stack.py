@@ -17,8 +17,8 @@ from nlpkit.attention.cache import Cache
 from nlpkit.models.config import ModelConfig
 from nlpkit.models.layers.attention_tensors import AttentionTensors
 from nlpkit.models.layers.encoder import initialize
+from nlpkit.models.layers.output_head import OutputHead
 from nlpkit.models.layers.packs import layout_within
-from nlpkit.models.layers.vocabulary_head import OutputHead
 
 
 class Stack(OutputHead):

@@ -1,7 +1,7 @@
 """The language-model heads of the families with a vocabulary, and their cross entropy.
 
-A family derives its `Model` from `TiedHead`, or from `OutputHead` if the output may have a table or
-a bias of its own, and overrides the methods that differ.
+A family derives its `Model` from `TiedHead`, or from `OutputHead` of `output_head.py` if the output
+may have a table or a bias of its own, and overrides the methods that differ.
 
 The logits of a step are by far its largest tensor (targets x vocabulary). `linear_cross_entropy`
 has one chunk of them at a time, whose gradient it computes at once, so that backward only scales.
@@ -92,28 +92,6 @@ class TiedHead(nn.Module):
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its last token's state."""
         return last_states(hidden, lengths)
-
-
-class OutputHead(TiedHead):
-    """The output table may be one of its own, and a token may have a bias."""
-
-    output_embedding: nn.Parameter | None
-    token_bias: nn.Parameter | None
-
-    def make_output(self, vocab_size: int, width: int, *, tie: bool, bias: bool = True) -> None:
-        """Add the parameters, without initial values; `width` is that of the table."""
-        token_bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
-        self.register_parameter("token_bias", token_bias)
-        table = None if tie else nn.Parameter(torch.empty(vocab_size, width))
-        self.register_parameter("output_embedding", table)
-
-    def output_table(self) -> Tensor:
-        """Return the table of the output, (V, E)."""
-        return self.token_embedding if self.output_embedding is None else self.output_embedding
-
-    def output_bias(self) -> Tensor | None:
-        """Return the bias of the logits, (V,), or None."""
-        return self.token_bias
 
 
 def linear_cross_entropy(
@@ -216,9 +194,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias_grad = bias_grad if bias_grad is None or bias is None else bias_grad.to(bias.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
         ctx.mark_non_differentiable(token_losses)
-        total = token_losses
-        if settings.z_loss:
-            total = total + settings.z_loss * normalizers.square()
+        total = token_losses.addcmul(normalizers, normalizers, value=settings.z_loss)
         total = total if loss_weights is None else total * loss_weights
         return total.sum(dtype=torch.float64).to(wide), token_losses
 

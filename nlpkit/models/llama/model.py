@@ -18,7 +18,7 @@ from nlpkit import attention
 from nlpkit.contracts.format import HfFormat, Settings, Values
 from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.layers.head import TaskHead
-from nlpkit.models.layers.packs import select_rows
+from nlpkit.models.layers.packs import RMSNorm, select_rows
 from nlpkit.models.layers.rotary import HeadNorm
 from nlpkit.models.layers.rotary_config import find_rope, read_rope, write_rope
 from nlpkit.models.layers.rotary_decoder import DEFAULTS, SIZES, RotaryDecoder
@@ -96,9 +96,9 @@ class Block(nn.Module):
     def __init__(self, config: Config):
         super().__init__()
         width, eps = config.hidden_size, config.norm_eps
-        self.input_layernorm = nn.RMSNorm(width, eps)
+        self.input_layernorm = RMSNorm(width, eps)
         self.self_attn = Attention(config)
-        self.post_attention_layernorm = nn.RMSNorm(width, eps)
+        self.post_attention_layernorm = RMSNorm(width, eps)
         self.mlp = GatedFeedForward(width, config.intermediate_size, bias=config.mlp_bias)
 
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:
@@ -113,7 +113,7 @@ class Model(RotaryDecoder):
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         super().__init__(config, vocab_size, backend, tie=config.tie)
-        norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
+        norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.make_layers((Block(config) for _ in range(config.num_layers)), norm)
         self.reset_parameters()
 

@@ -17,7 +17,7 @@ from nlpkit.contracts.request import Layout
 from nlpkit.models.formats.hf_reading import check_fixed
 from nlpkit.models.layers.encoder import ACTIVATIONS
 from nlpkit.models.layers.encoder_decoder import Attention, EncoderDecoder
-from nlpkit.models.layers.packs import Dropout, dropout
+from nlpkit.models.layers.packs import Dropout, RMSNorm, dropout
 from nlpkit.models.t5 import Config
 
 LORA_TARGETS = ("query", "value")  # Hu et al. 2021, sec. 4.2
@@ -53,10 +53,10 @@ class Block(nn.Module):
         width, eps = config.hidden_size, config.norm_eps
         sizes = (width, config.num_heads, config.num_heads * config.head_dim, False)
         self.drop = Dropout(config.dropout)
-        self.attention_norm, self.attention = nn.RMSNorm(width, eps), Attention(*sizes)
+        self.attention_norm, self.attention = RMSNorm(width, eps), Attention(*sizes)
         if is_decoder:
-            self.cross_norm, self.cross = nn.RMSNorm(width, eps), Attention(*sizes)
-        self.feed_norm, self.feed_forward = nn.RMSNorm(width, eps), FeedForward(config)
+            self.cross_norm, self.cross = RMSNorm(width, eps), Attention(*sizes)
+        self.feed_norm, self.feed_forward = RMSNorm(width, eps), FeedForward(config)
 
     def forward(
         self,
@@ -73,7 +73,7 @@ class Block(nn.Module):
         return x + self.drop(self.feed_forward(self.feed_norm(x)))
 
 
-class LastNorm(nn.RMSNorm):
+class LastNorm(RMSNorm):
     """The norm after a stack, with dropout."""
 
     def __init__(self, config: Config):

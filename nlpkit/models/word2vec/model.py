@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlpkit.models.formats.hf_format import own_format
-from nlpkit.models.layers.vocabulary_head import OutputHead
+from nlpkit.models.layers.output_head import OutputHead
 from nlpkit.models.word2vec import VOCABULARY, Config
 
 LORA_TARGETS = ()  # there is no linear layer

@@ -22,8 +22,8 @@ from nlpkit.contracts.kind import ParamSpec
 from nlpkit.contracts.request import Layout
 from nlpkit.models.layers import encoder
 from nlpkit.models.layers.attention_tensors import AttentionTensors
+from nlpkit.models.layers.output_head import OutputHead
 from nlpkit.models.layers.packs import Dropout
-from nlpkit.models.layers.vocabulary_head import OutputHead
 from nlpkit.models.xlnet import Config, names
 from nlpkit.models.xlnet.keys import Keys
 
