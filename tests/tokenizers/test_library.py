@@ -199,6 +199,18 @@ def test_load_saved_is_equal_and_unfit_is_named(ours, name, tmp_path):
         kind.load(tmp_path / "absent")
 
 
+def test_ids_with_a_hole_are_named(byte_pairs, tmp_path):
+    # A text need not have them: rows ended in an IndexError, or a new token got the id of another.
+    byte_pairs.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"] |= {max(content["model"]["vocab"], key=len): 402}
+    file.write_text(json.dumps(content))
+    said = f"^{file}: its ids have a hole: 400 tokens, ids up to 402$"
+    with pytest.raises(FileError, match=said):
+        bpe.Tokenizer.load(tmp_path)
+
+
 @pytest.mark.parametrize("encode", ["encode_batch", "encode_with_offsets"])
 def test_pattern_that_runs_away_is_named(byte_pairs, tmp_path, encode):
     byte_pairs.save(tmp_path)

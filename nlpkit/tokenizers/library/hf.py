@@ -127,17 +127,18 @@ class LibraryTokenizer(ABC):
         place = Path(path)
         settings = named_tokens.read_settings(place if place.is_dir() else place.parent)
         whole = (place / "tokenizer.json").exists()
-        if not whole and (found := cls._read_others(place, settings)):
-            text, file = found
-            made = cls(text, str(file))
-        else:
-            text, file = text_files.read(place, "tokenizer.json")
-            made = cls(text, str(file))
+        others = None if whole else cls._read_others(place, settings)
+        text, file = others or text_files.read(place, "tokenizer.json")
+        made = cls(text, str(file))
+        if others is None:
             if named_tokens.add_missing(made._library, settings, file):
                 made = cls(made._library.to_str(), str(file))
             made.aliases = named_tokens.find_aliases(settings, file)
         if isinstance(chat := settings.get("chat_template"), str):  # not a list of named ones
             made.chat_template = chat
+        ids = made._library.get_vocab().values()
+        if (last := max(ids, default=-1)) >= len(ids):
+            raise FileError(f"{file}: its ids have a hole: {len(ids)} tokens, ids up to {last}")
         made._follow(settings, file)
         return made
 
