@@ -15,7 +15,7 @@ from nlpkit.config import FrozenConfig
 from nlpkit.errors import RecipeError
 from nlpkit.evaluate import suite
 from nlpkit.json_types import JsonObject
-from nlpkit.recipe.places import Document
+from nlpkit.recipe.places import Document, dotted, flatten
 from nlpkit.report.history import FIGURES
 from nlpkit.score import named
 from nlpkit.train.settings import Words
@@ -238,8 +238,9 @@ class Experiment(Sections):
 
     def check_unchanged(self, before: JsonObject, document: Document, out: Path) -> None:
         """Raise `RecipeError` if the file says other than `before`, naming what has changed."""
-        old, new = Experiment.model_validate(before).dump(), self.dump()
+        dumps = (Experiment.model_validate(before).dump(), self.dump())
+        old, new = (dict(flatten(each)) for each in dumps)
         advice = f"has changed since the first run ({out}); a new experiment needs another name"
-        changed = [key for key in old | new if old.get(key) != new.get(key)]
+        changed = [dotted(path) for path in old | new if old.get(path, ...) != new.get(path, ...)]
         if changed:
-            raise RecipeError([document.locate(f"{key}: {advice}") for key in changed])
+            raise RecipeError([document.locate(f"{name}: {advice}") for name in changed])

@@ -92,8 +92,8 @@ def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
     assert compare() == 2
     said = capsys.readouterr().err
     assert said == (
-        "mine.yaml:13:7: rule: has changed since the first run (runs/mine); a new experiment "
-        "needs another name\n"
+        "mine.yaml:13:15: rule.level: has changed since the first run (runs/mine); a new "
+        "experiment needs another name\n"
     )
 
 

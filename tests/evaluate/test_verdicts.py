@@ -1,11 +1,14 @@
 """Verdicts on expectations: the permutation test is scipy's, and what few seeds can say."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import permutation_test
 
-from nlpkit.evaluate import experiment_table
-from nlpkit.evaluate.experiment import Expectation, Rule
+from nlpkit.errors import RecipeError
+from nlpkit.evaluate import experiment_table, suite
+from nlpkit.evaluate.experiment import Expectation, Experiment, Rule
 from nlpkit.report import seeds
 from nlpkit.report.sweep import is_lower_better
 
@@ -99,3 +102,20 @@ def test_several_conditions_count_as_their_mean_of_each_seed() -> None:
 def test_figure_is_called_as_eval_calls_it() -> None:
     found = Expectation(better=["a"], than=["b"], by="f1:average=binary, positive=good")
     assert found.by == "f1:average=binary,positive=good"
+
+
+def test_changes_of_an_experiment_are_named_with_their_places(tmp_path: Path) -> None:
+    file = tmp_path / "e.yaml"
+    file.write_text(
+        "name: e\nconditions: {a: {recipe: x}, b: {recipe: x, data: {train: y}}}\n"
+        "equal: {steps: 2}\nexpect: [{better: a, than: b}]\n"
+    )
+    before = suite.read(file, "e.yaml", Experiment)[0].dump()
+    sets = ("equal.steps=5", "conditions.a.train.lr=0.1", "eval.beam=4")
+    found, document = suite.read(file, "e.yaml", Experiment, sets)
+    with pytest.raises(RecipeError) as error:
+        found.check_unchanged(before, document, Path("o"))
+    advice = "has changed since the first run (o); a new experiment needs another name"
+    named = {each.partition("=")[0] for each in sets}
+    assert {*error.value.problems} == {f"--set {name}: {advice}" for name in named}
+    found.check_unchanged(found.dump(), document, Path("o"))
