@@ -113,8 +113,8 @@ class Config(FrozenConfig):
 
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> dict[str, str]:
         """See `FrozenConfig`."""
-        # The search of an experiment has no pairs, and asks for all of them.
-        found = {} if self.pairs or self.max_pairs == "all" else _WITHOUT_PAIRS
+        of_search = self.max_pairs == "all" and "pairs" in self.model_fields_set  # pairs: null
+        found = {} if self.pairs or of_search else _WITHOUT_PAIRS
         if not any(issubclass(made, Task) and issubclass(made, Continues) for made in objectives):
             return found | dict.fromkeys(_OF_ANSWERS, "with an objective that generates no answers")
         of_beams = _OF_ANSWERS[1:] if self.beam == 1 else ()

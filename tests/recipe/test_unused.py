@@ -104,6 +104,17 @@ def resolve(text: str, *overrides: str) -> Resolved:
             ("train.schedule=cosine", "eval={max_pairs: 9}", "attention.form=local"),
             ["--set eval: eval.max_pairs: has no effect without eval.pairs"],
         ),
+        (
+            CLM,
+            ("train.schedule=cosine", "eval={max_pairs: all}", "attention.form=local"),
+            ["--set eval: eval.max_pairs: has no effect without eval.pairs"],
+        ),
+        # The search of an experiment.
+        (
+            CLM,
+            ("train.schedule=cosine", "eval={max_pairs: all, pairs: null}", "attention.form=local"),
+            [],
+        ),
         # What has an effect.
         (CLM, ("train.schedule=cosine", "eval.beam=1", "attention.form=local"), []),
         (PAIRS, ("model.window=local_m", "eval.beam=2"), []),
