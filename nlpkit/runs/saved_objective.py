@@ -101,7 +101,8 @@ def load_objective(
         weights = [float(each.get("weight", 1.0)) for each in listed]
         bound = [_bind(directory, each, named is None, tokenizer, loaded) for each in listed]
         if named is None and isinstance(bound[0], Generative):
-            bound[0].eos_token_ids = _read_ends(directory) or bound[0].eos_token_ids
+            ends = _read_ends(directory, tokenizer.vocab_size)
+            bound[0].eos_token_ids = ends or bound[0].eos_token_ids
         return combine(bound, weights)
     except ValidationError as error:
         raise FileError(f"{source}.{in_words(error)}") from error
@@ -171,12 +172,16 @@ def _add_earlier(config: type[FrozenConfig], settings: JsonObject) -> JsonObject
     return settings
 
 
-def _read_ends(directory: Path) -> tuple[int, ...]:
-    """Return the ids in a list `eos_token_id` of a foreign checkpoint; each ends a text."""
+def _read_ends(directory: Path, size: int) -> tuple[int, ...]:
+    """Return the ids of `eos_token_id` of a foreign checkpoint, each of which ends a text.
+
+    A single one in `config.json` may be a class' default, an id of another vocabulary.
+    """
     for home in any_layout.find_homes(directory):
-        settings = hf_layout.read_if_there(home / hf_writing.GENERATION)
-        settings = settings or hf_layout.read_if_there(home / "config.json")
-        if isinstance(ends := settings.get("eos_token_id"), list):
+        named = hf_layout.read_if_there(home / hf_writing.GENERATION)
+        ends = (named or hf_layout.read_if_there(home / "config.json")).get("eos_token_id")
+        ends = [ends] if named and ends in range(size) else ends
+        if isinstance(ends, list):
             return tuple(map(int, ends))
     return ()
 

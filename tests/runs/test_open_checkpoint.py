@@ -111,8 +111,13 @@ def test_open_checkpoint_of_a_short_gpt_by_transformers_fits_its_objective(tmp_p
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("file", ["config.json", "generation_config.json"])
-def test_each_end_token_of_a_list_ends_a_text_as_in_transformers(tmp_path: Path, file: str) -> None:
+@pytest.mark.parametrize(
+    ("file", "one"),
+    [("config.json", False), ("generation_config.json", False), ("generation_config.json", True)],
+)
+def test_each_end_token_ends_a_text_as_in_transformers(
+    tmp_path: Path, file: str, one: bool
+) -> None:
     torch.manual_seed(4)
     _adapters.base("gpt2", tmp_path / "base")
     path, text = tmp_path / "base" / file, _tiny.WORDS[:5]
@@ -127,7 +132,8 @@ def test_each_end_token_of_a_list_ends_a_text_as_in_transformers(tmp_path: Path,
 
     end = write(tmp_path / "base")[3]
     settings = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(settings | {"eos_token_id": [opened.tokenizer.eos_id, end]}))
+    ends = end if one else [opened.tokenizer.eos_id, end]
+    path.write_text(json.dumps(settings | {"eos_token_id": ends}))
     convert(tmp_path / "base", tmp_path / "out")
     for place in (tmp_path / "base", tmp_path / "out"):
         expected = write(place)
