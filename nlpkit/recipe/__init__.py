@@ -171,10 +171,10 @@ def list_warnings(
         for name in [name for name in reasons if not config.is_default(name)]:
             at = (*path, name)
             found.append(Problem.at(document.place(at), at, f"has no effect {reasons[name]}"))
-    if recipe.attention.layers:
-        from nlpkit.recipe.alternatives import find_idle_layers
+    if recipe.attention.layers or len(recipe.objective) > 1:
+        from nlpkit.recipe.alternatives import find_idle
 
-        found += find_idle_layers(recipe.attention.layers, model, document)
+        found += find_idle(recipe, model, document)
     return tuple(map(str, sorted(found)))
 
 

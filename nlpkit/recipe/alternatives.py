@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nlpkit.recipe.settings import Recipe
 
 KINDS = "attention/kinds"
+_OF_PIECES = ("max_length", "contiguous")  # how text is cut into examples
 _NOT_EVALUATED = (
     "nothing is held out, and so nothing is evaluated; set data.valid or data.valid_fraction"
 )
@@ -49,18 +50,24 @@ def check_rare(recipe: "Recipe") -> Iterator[Misfit]:
         yield from _check_lengths(recipe)
 
 
-def find_idle_layers(
-    layers: Sequence[object], model: ModelSettings | None, document: Document
-) -> list[Problem]:
-    """Return what is said of `attention.layers` that are more than the model's, if they are."""
-    has = len(layers)
+def find_idle(
+    recipe: "Recipe", model: ModelSettings | None, document: Document
+) -> Iterator[Problem]:
+    """Yield `attention.layers` behind the model's, and how a second objective would cut text."""
+    idle, has = dict[Path, str](), len(recipe.attention.layers or ())
     if model is not None:
         has = model.setting("num_layers", has) * model.setting("inner_layers", 1)
-    if len(layers) <= has:
-        return []
-    at = ("attention", "layers")
-    what = f"has no effect after layer {has}, the last of the model"
-    return [Problem.at(document.place(at), at, what)]
+    if len(recipe.attention.layers or ()) > has:
+        idle["attention", "layers"] = f"after layer {has}, the last of the model"
+    first, *others = recipe.objective
+    for number, config in enumerate((each.config for each in others), 1):
+        for name in config.model_fields_set & {*_OF_PIECES}:
+            value, usual = config.setting(name), type(config).model_fields[name].default
+            cutting = members_of(first) or [first]
+            if value not in [each.config.setting(name, usual) for each in cutting]:
+                idle["objective", number, name] = f"behind {first.name}, which cuts the text"
+    for at, why in idle.items():
+        yield Problem.at(document.place(at), at, f"has no effect {why}")
 
 
 def _find_wrong_figure(recipe: "Recipe") -> str:

@@ -217,18 +217,20 @@ def bind_objective(
     if part.source:
         settings[0] = _with_preprocessor(made[0], settings[0], part.source)
     if issubclass(made[0], Task):
-        columns = made[0].named_columns(settings[0])
-        rows = read_rows(inputs, recipe.data, columns, Counts(), which)
+        rows = read_rows(inputs, recipe.data, made[0].named_columns(settings[0]), Counts(), which)
         settings[0] = made[0].complete(settings[0], rows)
+    bound: list[Any] = []
     try:
-        bound = [each(of, tokenizer, part.config) for each, of in zip(made, settings, strict=True)]
+        bound += (each(of, tokenizer, part.config) for each, of in zip(made, settings, strict=True))
         objective: Any = bound[0]
         if len(bound) > 1:
             from nlpkit.objectives.several.combined import combine
 
             objective = combine(bound, [each.weight for each in recipe.objective])
     except ValueError as error:
-        raise UsageError(resolved.document.locate(str(error))) from error
+        at = f"objective.{len(bound)}." if len(made) > 1 else "objective."
+        said = str(error).replace("objective.", at, 1)
+        raise UsageError(resolved.document.locate(said)) from error
     if recipe.eval.metrics is not None:
         objective.metrics = tuple(recipe.eval.metrics)
     part.objective_heads = objective.heads
@@ -264,10 +266,9 @@ def _with_preprocessor(objective: Any, settings: Any, source: Path) -> Any:
 def objective_notes(resolved: Resolved, objective: Any) -> Any:
     """Return name and settings of the objective for `nlpkit.json`; a list for several."""
     sections = resolved.recipe.objective
-    bound = objective.objectives or (objective,)
     notes = [
         {"name": section.name, **each.config.model_dump(mode="json")}
-        for section, each in zip(sections, bound, strict=True)
+        for section, each in zip(sections, objective.objectives or (objective,), strict=True)
     ]
     if len(notes) == 1:
         return notes[0]

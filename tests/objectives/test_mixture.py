@@ -330,6 +330,17 @@ def test_members_that_cut_text_differently_are_refused_before_training(
     assert message in capsys.readouterr().err
 
 
+def test_length_of_an_objective_behind_a_mixture_is_named_with_its_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixed = "{name: mixture, of: [{name: nsp, max_length: 32}, {name: sop, max_length: 32}]}"
+    text = HEAD.replace("FAMILY", "bert").replace("bpe", "wordpiece")
+    path = _tiny.write(tmp_path, text=f"{text}objective: [{mixed}, {{name: wwm}}]\n{TRAIN}")
+    assert cli.run(["pretrain", str(path), "--dry-run", "-q"]) == 2
+    place, said = "tiny.yaml:5:94: ", "objective.1.max_length: 512 is more than model.max_positions"
+    assert place + said in capsys.readouterr().err
+
+
 def test_members_of_other_length_are_planned_as_the_longest() -> None:
     class Mixed(mixture.Objective):
         def __init__(self) -> None:

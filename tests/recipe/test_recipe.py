@@ -433,6 +433,10 @@ def test_objective_that_follows_another_has_its_length_unless_it_names_one():
     assert found.origin["objective.1.max_length"] == "default"
     other = resolve(bert.replace("{name: cpm_ant}", said.replace("mlm", "mlm, max_length: 32")))
     assert [each.config.max_length for each in other.recipe.objective] == [48, 32]
+    idle = "r.yaml:6:66: objective.1.max_length: has no effect behind nsp, which cuts the text"
+    assert (found.warnings, other.warnings) == ((), (idle,))
+    stream = resolve(bert.replace("{name: cpm_ant}", said.replace("mlm", "mlm, contiguous: true")))
+    assert "objective.1.contiguous: has no effect behind nsp" in stream.warnings[0]
 
 
 def test_origin_of_a_list_of_one_objective_is_its_line():
