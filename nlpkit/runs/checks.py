@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from nlpkit import attention, registry
+from nlpkit.attention.choice import AttentionChoice
 from nlpkit.checkpoints import files
-from nlpkit.contracts.request import Heads
+from nlpkit.contracts.request import Heads, Layout
 from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import RecipeError, Unsupported, UsageError
@@ -53,6 +54,9 @@ def check_backend(resolved: Resolved, part: ModelPart, device: torch.device) -> 
     try:
         for choice in dict.fromkeys(config.kinds):
             attention.check_backend(choice, heads, device)
+        if config.can("encodes_source"):
+            one, keys = Layout([1], device), Layout([1], device)
+            attention.prepare(AttentionChoice.of("full"), heads, one, keys=keys)
     except Unsupported as error:
         setting = "attention.backend"
         origin = resolved.origin[setting]

@@ -54,6 +54,22 @@ def test_backend_that_cannot_do_the_job_is_refused_before_data_are_read(
     assert why in problem
 
 
+@pytest.mark.parametrize("start", [_tiny.pretrain, _plan])
+def test_backend_without_cross_attention_is_refused_before_data_are_read(
+    tmp_path: Path, start
+) -> None:
+    (tmp_path / "train.txt").write_bytes(b"\xff")
+    text = _RECIPE.replace("BACKEND", "cpu_flash").replace("  kind: KIND\n", "")
+    text = text.replace("gpt,", "t5,").replace("DROPOUT", "0.0").replace("clm", "span_corruption")
+    path = tmp_path / "t5.yaml"
+    path.write_text(text.replace("TRAIN", str(tmp_path / "train.txt")), encoding="utf-8")
+    with pytest.raises(RecipeError) as error:
+        start(path, tmp_path / "run")
+    assert "attention.backend: attention backend cpu_flash cannot do kind full: keys of" in str(
+        error.value
+    )
+
+
 def test_backend_of_the_command_line_is_refused_by_its_option(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     with pytest.raises(RecipeError) as error:
