@@ -23,6 +23,7 @@ from nlpkit.contracts.tokenizer import Extendable
 from nlpkit.data.lines import kind_of
 from nlpkit.errors import DataError
 from nlpkit.json_types import JsonObject
+from nlpkit.objectives.tasks.choices import name_few, quote
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
 from nlpkit.objectives.tasks.windows import BETWEEN, Located, read_words, space_words, word_windows
 from nlpkit.plural import number_of
@@ -112,7 +113,7 @@ class Objective(FramedTask):
             except RowError as error:
                 wrong = wrong or f"{row.file}:{row.line}: {error.what}"
         if len(found) < 2:
-            only = f"all words have the same tag, {min(found)!r}" if found else "no rows"
+            only = f"all words have the same tag, {quote(min(found))}" if found else "no rows"
             raise DataError(wrong or f"data.train: {only}")
         labels = sorted(found, key=lambda tag: (tag != "O", tag))
         return config.model_copy(update={"labels": labels})
@@ -133,10 +134,10 @@ class Objective(FramedTask):
             )
         for number, (word, tag) in enumerate(zip(words, tags, strict=True), 1):
             if tag not in self.numbers:
-                known = ", ".join(self.config.labels[:10])
+                known = name_few(self.config.labels)
                 raise RowError(
-                    f"word {number}, {word!r}, has the tag {tag!r}, none of the tags {known}; "
-                    "objective.labels may list more"
+                    f"word {number}, {quote(word)}, has the tag {quote(tag)}, none of the tags "
+                    f"{known}; objective.labels may list more"
                 )
         return (BETWEEN.join(space_words(words)),)
 

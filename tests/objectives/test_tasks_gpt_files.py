@@ -48,6 +48,10 @@ def test_unknown_label_of_held_out_rows_is_named_with_its_line(tmp_path: Path) -
     assert len(items) == 1
     assert items.counts.bad == 1
     assert str(items.counts.first_bad[0]).endswith(message)
+    long = _task("classification", [{"label": "y" * 9999}, {"label": "a\nb"}])
+    message = r"is 'x{40}…', none of the classes 'a\\nb', 'y{40}…'$"
+    with pytest.raises(DataError, match=message):
+        _items(tmp_path, "valid.jsonl", json.dumps({"text": "a", "label": "x" * 9999}), long)
 
 
 @pytest.mark.parametrize("labels", [["pos", "7", 0], [0, "7", "pos"]])

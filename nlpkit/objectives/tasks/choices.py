@@ -8,7 +8,8 @@ list of names, `[A, B, C, D]`.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Annotated, Literal
 
 from pydantic import PlainValidator
@@ -94,8 +95,15 @@ OptionAs = Annotated[
 ]
 
 
-def _short(key: str) -> str:
-    return repr(key if len(key) <= _LONGEST else f"{key[:_LONGEST]}…")
+def quote(text: str) -> str:
+    """Return a value for a message, in quotes, shortened."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
+
+
+def name_few(names: Iterable[str]) -> str:
+    """Return the first names for a message; quotes are around what is long, or hard to read."""
+    plain = (n if n.isprintable() and len(n) <= _LONGEST else quote(n) for n in names)
+    return ", ".join(islice(plain, _SHOWN))
 
 
 def name_choices(choices: dict[str, str | None] | list[str]) -> list[str]:
@@ -114,10 +122,10 @@ def read_choice(row: Row, column: str, choices: dict[str, str | None] | list[str
     key = _read_key(row, column)
     if isinstance(choices, dict):
         if key not in choices:
-            known = ", ".join(list(choices)[:_SHOWN])
             raise RowError(
-                f'"{column}" is {_short(key)}, which objective.choices does not have'
-                f"{suggest(key, choices)}; it has: {known} (a value of null leaves rows out)"
+                f'"{column}" is {quote(key)}, which objective.choices does not have'
+                f"{suggest(key, choices)}; it has: {name_few(choices)} (a value of null leaves "
+                "rows out)"
             )
         if (text := choices[key]) is None:
             raise LeftOut(f'"{column}" is {key!r}')
@@ -126,10 +134,9 @@ def read_choice(row: Row, column: str, choices: dict[str, str | None] | list[str
         return choices[int(key)]
     if key in choices:
         return key
-    known = ", ".join(choices[:_SHOWN])
     raise RowError(
-        f'"{column}" is {_short(key)}, not an integer from 0 to {len(choices) - 1} nor a text of '
-        f"objective.choices: {known}{suggest(key, choices)}"
+        f'"{column}" is {quote(key)}, not an integer from 0 to {len(choices) - 1} nor a text of '
+        f"objective.choices: {name_few(choices)}{suggest(key, choices)}"
     )
 
 
@@ -180,8 +187,8 @@ def find_option(
         if known.count(key) == 1:
             return known.index(key)
         what = "none of the options" if key not in known else "the text of several options:"
-        shown = ", ".join(known[:_SHOWN])
-        raise RowError(f'"{column}" is {_short(key)}, {what} {shown}{suggest(key, known)}')
+        shown = f"{name_few(known)}{suggest(key, known)}"
+        raise RowError(f'"{column}" is {quote(key)}, {what} {shown}')
     value = row.value(column)
     # Cells of tsv and csv are text.
     digits = value.strip() if isinstance(value, str) else ""
@@ -192,7 +199,7 @@ def find_option(
     if value in options:
         how = f"; objective.{setting}: text reads the text of an option"
     is_kind = isinstance(value, bool) or not isinstance(value, (str, int))
-    what = kind_of(value) if is_kind else repr(value)
+    what = kind_of(value) if is_kind else quote(value) if isinstance(value, str) else value
     raise RowError(
         f'"{column}" is {what}, not the number of an option, 0 to {len(options) - 1}{how}'
     )

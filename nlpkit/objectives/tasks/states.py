@@ -33,6 +33,8 @@ from nlpkit.objectives.tasks.choices import (
     Choices,
     any_choice,
     name_choices,
+    name_few,
+    quote,
     read_choice,
 )
 from nlpkit.objectives.tasks.framed import FramedConfig, FramedTask
@@ -218,19 +220,19 @@ class ClassTask(Task):
             value, place = row.value(config.label), f"{row.file}:{row.line}"
             # "1" is that of a table, which has text alone.
             if (is_number := isinstance(value, int)) or not _is_decimal(name):
-                first.setdefault(is_number, f"{place} {value!r}")
+                first.setdefault(is_number, f"{place} {name if is_number else quote(name)}")
             if len(first) == 2:
                 raise DataError(
-                    f'{place}: "{config.label}" is {value!r}, and in {first[not is_number]}: some '
-                    "classes are text, some numbers; if they are meant, list them in "
-                    "objective.labels"
+                    f'{place}: "{config.label}" is {name if is_number else quote(name)}, and in '
+                    f"{first[not is_number]}: some classes are text, some numbers; if they are "
+                    "meant, list them in objective.labels"
                 )
         numbers = all(map(_is_decimal, classes))
         # 1 and 01 are the same number, and a set has no order of its own.
         names = sorted(sorted(classes), key=int) if numbers else sorted(classes)
         if len(names) < 2:
-            same = f'all rows have the same "{config.label}", {names[0]!r}' if names else "no rows"
-            raise DataError(wrong or f"data.train: {same}")
+            same = f'all rows have the same "{config.label}", {", ".join(map(quote, names))}'
+            raise DataError(wrong or f"data.train: {same if names else 'no rows'}")
         return config.model_copy(update={"labels": names})
 
     def stand_in(self, row: Row) -> JsonObject:
@@ -278,8 +280,8 @@ def read_class(row: Row, config: Any) -> str:
         return read_choice(row, config.label, config.choices)
     name = read_class_name(row, config.label)
     if name not in config.labels:
-        known = ", ".join(config.labels[:10])
-        raise RowError(f'"{config.label}" is {name!r}, none of the classes {known}')
+        known = name_few(config.labels)
+        raise RowError(f'"{config.label}" is {quote(name)}, none of the classes {known}')
     return name
 
 
