@@ -18,7 +18,7 @@ from nlpkit.data.settings import Config as DataConfig
 from nlpkit.errors import DataError
 from nlpkit.models.gpt2 import Config as ModelSettings
 from nlpkit.objectives.chat import Config, Objective
-from nlpkit.objectives.tasks.conversations import CHATML, message
+from nlpkit.objectives.tasks.conversations import CHATML, message, parse
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.tokenizers import bpe, unigram, wordpiece
 from tests import _tiny
@@ -220,6 +220,20 @@ def test_layouts_give_the_same_text(settings, row, tokenizer) -> None:
 def test_wrong_conversations_are_named(template, messages, what, tokenizer) -> None:
     with pytest.raises(RowError, match=what):
         _bound(tokenizer, template).texts(_row(messages=messages))
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('"Hi"', "a string, not a conversation, which is a list of messages"),
+        ('{"message": []}', 'an object without "messages", not a conversation, which is a list of'),
+        ('{"messages": "Hi"}', '"messages" is a string, not a list of messages'),
+    ],
+)
+def test_line_that_is_no_conversation_is_named(line: str, what: str) -> None:
+    with pytest.raises(RowError) as error:
+        parse(line)
+    assert error.value.what.startswith(what)
 
 
 @pytest.mark.parametrize("wrong", ["A\0", "A\ud83d"])

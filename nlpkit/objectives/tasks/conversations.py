@@ -31,7 +31,12 @@ def parse(line: str) -> Messages:
         raise RowError(f"not JSON: {error}") from error
     except RecursionError as error:
         raise RowError("JSON that is nested too deeply") from error
-    found = read_list(value.get("messages") if isinstance(value, dict) else value, "messages")
+    if isinstance(value, dict) and "messages" in value:
+        value = value["messages"]
+    elif not isinstance(value, list):
+        what = 'an object without "messages"' if isinstance(value, dict) else kind_of(value)
+        raise RowError(f"{what}, not a conversation, which is a list of messages")
+    found = read_list(value, "messages")
     for number, each in enumerate(found, 1):
         for name, text in each.items():
             check_characters(text, f"the {name} of message {number}")
