@@ -118,8 +118,15 @@ def _make(resolved: "Resolved", common: Common, shown: Shown, log: "Log") -> "Pl
     except FileError as error:
         raise FileError(f"{error}; without data: --no-data") from error
     from nlpkit import plan as planning
+    from nlpkit.checkpoints import changes
+    from nlpkit.checkpoints.run_directory import RunDirectory
+    from nlpkit.data.lines import name_first
 
     out = user_path(resolved.recipe.out)
+    directory = RunDirectory(out)
+    if changed := changes.list_changes(directory, changes.as_begun(directory, resolved)):
+        names = name_first([*changed])
+        log.warn(f"{out} was started with other settings, and training refuses these: {names}")
     plan = planning.make(resolved, out, common.device, log, measure=not shown.no_probe)
     if shown.mask is not None:
         planning.draw_mask(plan, Path(shown.mask))

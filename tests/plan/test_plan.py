@@ -395,6 +395,19 @@ def test_plan_names_the_first_skipped_rows(tiny: Path, tmp_path: Path) -> None:
     assert first.startswith(f"{bad}:1: ")
 
 
+def test_plan_says_that_training_refuses_other_settings_than_those_of_the_run(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _tiny.pretrain(tiny, tmp_path / "run", "train.steps=1", "train.warmup_steps=1")
+    asked = ["plan", str(tiny), "--no-probe", "--set", f"out={tmp_path / 'run'}", "-q"]
+    more = ["--set", "train.warmup_steps=1", "--set", "train.steps=1"]
+    assert cli.run([*asked, *more]) == 0
+    assert capsys.readouterr().err == ""
+    assert cli.run([*asked, *more[:3], "train.steps=2", "--set", "train.lr=0.5"]) == 0
+    said = "was started with other settings, and training refuses these: train.steps, train.lr\n"
+    assert capsys.readouterr().err.endswith(said)
+
+
 def test_plan_counts_new_tokens_of_a_grown_vocabulary(tiny: Path, tmp_path: Path) -> None:
     place = _tiny.pretrain(tiny, tmp_path / "run", "tokenizer.vocab_size=60", "train.steps=1",
                            "train.warmup_steps=1")  # fmt: skip
