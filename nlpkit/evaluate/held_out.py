@@ -161,6 +161,8 @@ class Evaluation:
                 f"{opened.path}: the held-out loss is {found['loss']}: the weights are finite, "
                 "but too large for this model; use an earlier checkpoint"
             )
+        if not found["targets"]:
+            log.warn("the held-out data have no target: a loss of 0 says nothing; give more")
         unknown = self.corpus.counts.unknown
         scores = {name: found["metrics"][name] for name in opened.objective.scores}
         return {

@@ -156,7 +156,7 @@ def _figures(sums: LossSums, characters: float | None) -> JsonObject:
 def in_words(figures: JsonMapping) -> str:
     """Return the figures of an evaluation on one line, for people."""
     parts = "  ".join(f"{name} {value:.4f}" for name, value in figures["losses"].items())
-    line = f"loss {figures['loss']:.4f} ({parts})"
+    line = f"loss {figures['loss']:.4f} ({parts or 'no targets'})"
     if figures["perplexity"] is not None:
         line += f"  perplexity {figures['perplexity']:.2f}"
     for name, value in figures.get("metrics", {}).items():

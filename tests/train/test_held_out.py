@@ -10,7 +10,19 @@ import pytest
 from nlpkit import cli
 from nlpkit.checkpoints import files
 from nlpkit.errors import UsageError
+from nlpkit.train.log import NORMAL
 from tests import _dotted, _tiny
+
+BERT = """\
+name: tiny
+seed: 3
+model: {family: bert, hidden_size: 16, num_layers: 1, num_heads: 2, intermediate_size: 16,
+  max_positions: 32}
+tokenizer: {kind: wordpiece, vocab_size: 120}
+data: {train: [TRAIN], valid: [VALID]}
+objective: {name: mlm, max_length: 32}
+train: {steps: 1, tokens_per_step: 128, schedule: constant, precision: fp32, eval_every: 1}
+"""
 
 LENGTH = "max_length: 64, learn_unknown: true"
 
@@ -108,3 +120,14 @@ def test_score_of_other_data_is_a_figure_of_each_evaluation_and_changes_no_loss(
     assert best is not None
     assert best.name == "step-00000002"  # the first of equal ones
     assert _evaluated(tmp_path / "run", capsys)["metrics"] == {"pairs": 1.0}
+
+
+def test_held_out_text_of_which_nothing_is_masked_is_said_to_have_no_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = _tiny.write(tmp_path, text=BERT)
+    (tmp_path / "valid.txt").write_text("天", "utf-8")
+    _tiny.pretrain(path, tmp_path / "run", verbosity=NORMAL)
+    assert "held-out at step 1: loss 0.0000 (no targets)" in capsys.readouterr().err
+    assert cli.run(["eval", str(tmp_path / "run"), "--device", "cpu"]) == 0
+    assert "the held-out data have no target: a loss of 0 says nothing" in capsys.readouterr().err
