@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.task import Answer, Task
 from nlpkit.data import store
 from nlpkit.data.items import TaskDataset, build_items
@@ -100,6 +101,19 @@ class Evaluation:
         of_words = objective.head_kind == "token_classification"
         return [] if of_words else objective.config.setting("labels") or []
 
+    def _explain_unreadable(self, name: str) -> str | None:
+        """Return why no answers of this task can have a score, or None; see `score/named`."""
+        if not self.has_answers:
+            what = "this checkpoint was trained on running text or conversations"
+            return f"{name}: {what}; it has no answers to score"
+        if self.classes:  # one by one: the rows may have some of them alone
+            wrong = [explain_unreadable(name, [each]) for each in self.classes]
+            return wrong[0] if all(wrong) else None
+        if isinstance(self.corpus, TaskDataset) and isinstance(self.opened.objective, Continues):
+            labels = [item.label for item in self.corpus.items]
+            return explain_unreadable(name, [x if isinstance(x, str) else x[0] for x in labels])
+        return None
+
     def evaluate(
         self, metrics: Sequence[str] | None, generation: Settings, log: Log, stop: StopFlag
     ) -> tuple[JsonObject, list[JsonObject]]:
@@ -122,9 +136,9 @@ class Evaluation:
             log.info(self.corpus.remark.removeprefix("; "))
         names = tuple(metrics or self.source.scored.metrics or self.opened.objective.metrics)
         names = () if self.unlabelled else names
-        for name in (metrics or ()) if self.classes else ():  # before all rows are computed
-            if all(wrong := [explain_unreadable(name, [each]) for each in self.classes]):
-                raise UsageError(f"--metrics {wrong[0]}")
+        for name in names:  # before all rows are computed
+            if wrong := self._explain_unreadable(name):
+                raise UsageError(f"{'--metrics' if metrics else 'eval.metrics:'} {wrong}")
         with self._autocast(), follow(log) as show:
             result = self._compute_losses(log, stop, show)
             pairs = self._collect_answers(names, generation, log, stop, show)
@@ -183,11 +197,6 @@ class Evaluation:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
             return [pair for _, pair in sorted(by_row, key=lambda each: each[0])]
         if not self.has_answers or not isinstance(self.corpus, TaskDataset):
-            if metrics:
-                raise UsageError(
-                    f"--metrics {', '.join(metrics)}: this checkpoint was trained on running text "
-                    "or conversations; it has no answers to score"
-                )
             return []
         opened = self.opened
         writer = Writer(opened.model, opened.tokenizer, opened.objective, generation)

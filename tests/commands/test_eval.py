@@ -287,9 +287,14 @@ def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
     assert ended.stdout == ""
 
 
-def test_eval_metric_of_numbers_is_refused_before_classes_are_computed(folder: Path, monkeypatch):
+@pytest.mark.parametrize(
+    ("task", "metric"), [("classes", "pearson"), ("nlg", "f1:average=binary"), ("text", "bleu")]
+)
+def test_eval_metric_that_cannot_be_is_refused_before_rows_are_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, task: str, metric: str
+) -> None:
     monkeypatch.setattr(held_out.HeldOut, "evaluate", lambda *_: 1 / 0)
-    assert cli.run(["eval", str(_run(folder, "classes")), "--metrics", "pearson", "-q"]) == 2
+    assert cli.run(["eval", str(_run(folder, task)), "--metrics", metric, "-q"]) == 2
 
 
 def test_eval_predictions_of_running_text_are_refused_and_not_written(
