@@ -37,7 +37,7 @@ class Asked:
         autocompletion=completion.list_recipes,
     )
     words: int = option(
-        "--words N", "words in a row that must agree, or Chinese characters", default=13, min=2
+        "--words N", "words (Chinese: characters) in a row that agree", default=13, min=2, max=1000
     )
     examples: int = option("--examples N", "rows shown of each FILE", default=3, min=0)
 
@@ -54,7 +54,9 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     """
     from nlpkit.data import overlap
     from nlpkit.data.lines import name_first
+    from nlpkit.data.template import check_option
 
+    check_option("--text-key", common.text_key)
     if not asked.training:
         raise UsageError("--in: name the training text: a recipe, or files")
     log = common.open_log()
