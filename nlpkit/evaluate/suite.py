@@ -93,6 +93,9 @@ class Suite(Sections):
         names = [task.title for task in self.suite.tasks]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f"suite: tasks: {twice[0]} is there twice; give each a name")
+        whole = [task.title for task in self.suite.tasks if "train" not in self.data | task.data]
+        if whole and self.suite.max_rows is not None:
+            raise ValueError(f"suite: max_rows: {whole[0]} names no data.train here to shorten")
         return self
 
     def list_changes(self, task: TaskEntry, folder: str, given: Sequence[str]) -> list[str]:

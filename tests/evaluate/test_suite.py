@@ -272,6 +272,15 @@ def test_suite_shortens_the_training_rows_alone(tmp_path):
     ]
 
 
+def test_suite_that_cannot_shorten_the_rows_of_a_task_says_so(tmp_path):
+    with pytest.raises(RecipeError, match="max_rows: gpt1_entail names no data"):
+        load(
+            "name: mine\nsuite:\n  max_rows: 9\n"
+            "  tasks: [{recipe: gpt1_classify, data: {train: x.tsv}}, gpt1_entail]\n",
+            tmp_path,
+        )
+
+
 def test_text_to_be_written_is_judged_by_the_loss():
     assert suite_table.start_row(load_recipe("gpt2_answers"), (), "gpt2_answers") == {
         "task": "gpt2_answers", "score": "loss", "counted_words": None, "commonest_answer": None
