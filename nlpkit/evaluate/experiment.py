@@ -224,7 +224,8 @@ class Experiment(Sections):
                 changes[_LENGTHS.get(key, "train.steps")] = value if key in _LENGTHS else steps
             if equal.keys() & {"time", "cpu_time"}:
                 changes["train.budget_clock"] = "cpu" if "cpu_time" in equal else "training"
-        if "eval.pairs" in changes:  # the same for all conditions, whatever they cost
+        judged = any(each.by == PAIRS and name in each.conditions for each in self.expect)
+        if judged or "eval.pairs" in changes:  # the same for all, whatever they cost
             changes.setdefault("eval.max_pairs", "all")
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
 

@@ -455,13 +455,13 @@ def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
 def test_all_pairs_judge_conditions_of_any_cost_unless_their_number_is_given() -> None:
     few = {"recipe": "tiny.yaml", "eval": {"pairs": ["p"], "max_pairs": 9}}
     every = {"recipe": "tiny.yaml", "eval": {"pairs": ["p"]}}
-    given = {
-        "name": "judged",
-        "conditions": {"few": few, "every": every, "none": {**few, "eval": {}}},
-    }
-    expected = [{"better": "few", "than": "every", "by": "pairs"}]
+    conditions = {"few": few, "every": every, "none": {**few, "eval": {}}}
+    conditions["own"] = {"recipe": "own.yaml"}  # which may name pairs itself
+    given = {"name": "judged", "conditions": conditions}
+    expected = [{"better": "few", "than": side, "by": "pairs"} for side in ("every", "own")]
     experiment = Experiment.model_validate(given | {"expect": expected})
-    found = [str(experiment.list_changes(name, "")) for name in ("few", "every", "none")]
+    found = [str(experiment.list_changes(name, "")) for name in conditions]
     assert "eval.max_pairs=9" in found[0]
     assert 'eval.max_pairs="all"' in found[1]
     assert "max_pairs" not in found[2]
+    assert 'eval.max_pairs="all"' in found[3]
