@@ -82,12 +82,16 @@ class Runs:
     def plan(self, log: Log) -> None:
         """Check all, then plan a run of each condition that is not planned yet; begin nothing."""
         objectives: dict[str, str] = {}
+        tokenizers: dict[str, str] = {}  # of those whose loss is one of tokens
         for name in self.found.conditions:
             series = self.make_series(name)
             runs = [*series.list_trials(series.rates), *series.list_runs()]
             if name in self.found.trained:
                 series.check(runs)
-            objectives[name] = "+".join(each.name for each in runs[-1].resolved.recipe.objective)
+            recipe = runs[-1].resolved.recipe
+            objectives[name] = "+".join(each.name for each in recipe.objective)
+            if recipe.tokenizer and any(each.objective.predicts_text for each in recipe.objective):
+                tokenizers[name] = recipe.tokenizer.model_dump_json()
         least = 1 / math.comb(2 * self.found.seeds, self.found.seeds)  # p that so many can reach
         if least > self.found.rule.level and any(each.better for each in self.found.expect):
             log.warn(f"seeds: {self.found.seeds}: too few for a verdict on what is better")
@@ -96,6 +100,10 @@ class Runs:
             one, other = (", ".join(objectives[name] for name in side) for side in sides)
             if each.by in FIGURES and one != other:
                 what = f"{each.by} of {one} and of {other}: their targets may differ"
+                log.warn(f"expect.{number}.by: {what}")
+            first, than = ({tokenizers.get(name) for name in side} for side in sides)
+            if each.by in FIGURES[:2] and first != than and None not in first | than:
+                what = f"{each.by} is of tokens, of other tokenizers; take bits_per_character"
                 log.warn(f"expect.{number}.by: {what}")
         plans = self.state["plans"]
         for name in self.found.trained:

@@ -12,6 +12,7 @@ from nlpkit.commands._options import Common
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite
 from nlpkit.evaluate.experiment import Expectation, Experiment
+from nlpkit.recipe.sections import Tokenizer
 from nlpkit.report import history
 from nlpkit.train.log import Log
 from tests import _tiny
@@ -217,15 +218,22 @@ expect:
 """
 
 
-def _plan(monkeypatch: pytest.MonkeyPatch, **objectives: str) -> None:
-    """Plan the file with made-up runs, of these objectives."""
+def _plan(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...] = (), **objectives: str) -> None:
+    """Plan the file with made-up runs, of these objectives and sizes of vocabularies."""
     found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
     runs = _compare.Runs(found, document, Path("runs"), "", Common())
     runs.state["plans"] = {name: {"parameters": 9} for name in found.conditions}
 
     def make_series(name: str) -> SimpleNamespace:
-        objective = [SimpleNamespace(name=objectives.get(name, "clm"))]
-        run = SimpleNamespace(resolved=SimpleNamespace(recipe=SimpleNamespace(objective=objective)))
+        part = SimpleNamespace(predicts_text="classification" not in objectives.values())
+        recipe = SimpleNamespace(
+            objective=[SimpleNamespace(name=objectives.get(name, "clm"), objective=part)],
+            tokenizer=None,
+        )
+        if sizes:
+            size = sizes[[*found.conditions].index(name)]
+            recipe.tokenizer = Tokenizer.model_validate({"kind": "bpe", "vocab_size": size})
+        run = SimpleNamespace(resolved=SimpleNamespace(recipe=recipe))
         calls = {"list_trials": lambda rates: [], "check": lambda runs: None}
         return SimpleNamespace(rates=(), list_runs=lambda: [run], **calls)
 
@@ -249,6 +257,19 @@ def test_losses_of_other_objectives_are_warned_of(monkeypatch, capsys) -> None:
     change("by: bits_per_character", "by: accuracy")
     _plan(monkeypatch, narrow="mlm", wild="mlm")
     assert "targets" not in capsys.readouterr().err
+
+
+def test_losses_a_token_of_other_tokenizers_are_warned_of(monkeypatch, capsys) -> None:
+    said = "expect.0.by: loss is of tokens, of other tokenizers; take bits_per_character"
+    change("by: bits_per_character", "by: loss")
+    for count, sizes in ((1, (300, 400, 400)), (0, (300, 300, 300))):
+        _plan(monkeypatch, sizes)
+        assert capsys.readouterr().err.count(said) == count
+    _plan(monkeypatch, (300, 400, 400), **dict.fromkeys(("narrow", "wide"), "classification"))
+    assert said not in capsys.readouterr().err
+    change("by: loss", "by: bits_per_character")
+    _plan(monkeypatch, (300, 400, 400))
+    assert said not in capsys.readouterr().err
 
 
 @pytest.mark.slow
