@@ -60,10 +60,9 @@ class Defaults:
         found: JsonObject = {}
         if "lr" not in self.given:
             found["lr"] = self._choose_rate(width, family.config.rate_share)
-        warm = any(name in self.given for name in WARMUPS)
-        if "schedule" not in self.given and not warm:
+        if "schedule" not in self.given:
             found["schedule"] = SCHEDULE
-        if not warm:
+        if not any(name in self.given for name in WARMUPS):
             found["warmup_ratio"] = WARMUP
         return found | self._choose_length(family.count(width, layers), family.vocab_size > 0)
 

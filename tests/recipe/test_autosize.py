@@ -185,7 +185,7 @@ def test_first_rows_alone_count_as_text(tmp_path):
         (["objective.max_length=1000"], {"tokens_per_step": 1024}),
         (["train.lr=1e-4"], {"lr": 1e-4}),
         (["train.schedule=cosine"], {"schedule": "cosine", "warmup_ratio": 0.1}),
-        (["train.warmup_steps=7"], {"schedule": "noam", "warmup_ratio": None, "warmup_steps": 7}),
+        (["train.warmup_steps=7"], {"schedule": "linear", "warmup_ratio": None, "warmup_steps": 7}),
         (["train.warmup_steps=0", "train.schedule=constant"], {"warmup_ratio": None}),
         (["train.lr=null", "train.steps=null"], {"epochs": 4}),
     ],
