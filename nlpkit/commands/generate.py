@@ -105,8 +105,8 @@ def command(
     divided by the length penalty), tokens and finish (stop or length).
 
     Decoding is greedy, unless --beam or one of --temperature, --top-k, --top-p is given. If an
-    input is too long, its beginning is left out (with blanks: the tokens farthest before them, then
-    after them), and stderr shows how many inputs were cut.
+    input is too long, its beginning is left out (of a source its end; with blanks: the tokens
+    farthest before them, then after them), and stderr shows how many inputs were cut.
     """
     settings = make_settings(**asdict(decoding) | {"stop": decoding.stop or []})
     log = common.open_log()
@@ -117,6 +117,7 @@ def command(
         if not settings.is_default(name):
             log.warn(f"--{name.replace('_', '-')}: has no effect {why}")
     from nlpkit.contracts.abilities import Filling
+    from nlpkit.contracts.task import Task
     from nlpkit.generate.texts import Writer
 
     opened = open_as_asked(checkpoint, common, log, common.precision)
@@ -127,8 +128,8 @@ def command(
     if inputs.is_terminal:
         log.info("one input a line; Ctrl-D ends")
     echo = lines.echo
-    if echo is None:  # what a model writes from a source or in a conversation does not go on
-        goes_on = not writer.reads_source and not lines.chat
+    if echo is None:  # what a model writes from a source, or as an answer, does not go on
+        goes_on = not writer.reads_source and not isinstance(objective, Task)
         echo = goes_on and not common.json and sys.stdout.isatty()
     start = time.perf_counter()
     texts = writer.write(inputs, batch=lines.batch, ready=inputs.ready, scores=common.json)

@@ -320,7 +320,11 @@ def test_run_answers_conversations(
     with monkeypatch.context() as patched:  # a terminal: a conversation is not echoed
         patched.setattr(sys.stdout, "isatty", lambda: True, raising=False)
         assert cli.run([*verb, "--chat", "--max-new-tokens", "8", "--blank", "<x>"]) == 0
-    again = capsys.readouterr()
+        again = capsys.readouterr()
+        (tmp_path / "asked.txt").write_text("Say tea\n", "utf-8")
+        verb[2] = str(tmp_path / "asked.txt")
+        assert cli.run([*verb, "--max-new-tokens", "8"]) == 0  # nor is a message
+    assert capsys.readouterr().out in ("tea!\n", "salt!\n")
     assert again.out == shown.out
     assert "--blank: has no effect with a model that fills in no blanks" in again.err
     assert "no effect" not in shown.err
