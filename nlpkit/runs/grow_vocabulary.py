@@ -90,8 +90,8 @@ def starting_tokenizer(text: TrainingText, part: ModelPart, own: Tokenizer | Non
     new = [made.token(number) for number in range(tokenizer.vocab_size, made.vocab_size)]
     if new and own is None:
         said = f"tokenizer: {number_of(len(new), 'special tokens')} more than the checkpoint has, "
-        kept = "; they are not trained without lora.targets: token_embedding"
-        remark = "" if part.base_hash is None else kept
+        remedy = " without lora.targets: token_embedding" if text.resolved.recipe.lora else ""
+        remark = "" if part.base_hash is None else f"; they are not trained{remedy}"
         text.callbacks.note(f"{said}with new embeddings{remark}: {name_first(new)}")
     return made
 

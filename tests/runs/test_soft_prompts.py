@@ -21,6 +21,7 @@ from nlpkit.runs import adapters, soft_prompts
 from nlpkit.runs.likelihood import Likelihood
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.runs.run import ModelPart
+from nlpkit.train.log import NORMAL
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 from tests._formats import to_hf
 
@@ -182,7 +183,7 @@ def test_soft_prompt_run_resumed_equals_an_uninterrupted_one_bit_for_bit(
 
 
 def test_soft_prompt_begins_with_the_words_of_a_text_or_with_another_prompt(
-    start, tmp_path: Path
+    start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, base = start
     still = ("train.lr=1.0e-30", "train.steps=3", "train.tune=prompt")
@@ -194,7 +195,10 @@ def test_soft_prompt_begins_with_the_words_of_a_text_or_with_another_prompt(
     ids = (opened.tokenizer.encode("花天") * 5)[:5]
     rows = opened.model.soft_prompt
     assert torch.equal(rows, opened.model.token_embedding[ids])
-    then = _tiny.pretrain(_classes(folder, last), tmp_path / "then", f"init_from={last}", *still)
+    sets = (f"init_from={last}", *still)
+    then = _tiny.pretrain(_classes(folder, last), tmp_path / "then", *sets, verbosity=NORMAL)
+    # No adapter could train them: `lora` is refused here.
+    assert "with new embeddings; they are not trained: _start_" in capsys.readouterr().err
     assert torch.equal(open_checkpoint(then).model.soft_prompt, rows)
     settings = json.loads((then / peft_layout.SETTINGS).read_text(encoding="utf-8"))
     assert settings["base_model_name_or_path"] == str(base)
