@@ -150,9 +150,10 @@ def _check(run: "Evaluation", checkpoint: Path, common: Common, pictures: Pictur
     if run.unlabelled and (option := next((name for name, asked in scored.items() if asked), None)):
         raise UsageError(f"{option}: needs labels; {run.unlabelled.problem}")
     if run.unlabelled and common.predictions is None:
+        data = "".join(f"--data {file} " for file in common.data or ())
         raise DataError(
             f"{run.unlabelled.problem}; to answer rows without labels: nlpkit eval {checkpoint} "
-            "--predictions OUT.jsonl"
+            f"{data}--predictions OUT.jsonl"
         )
     if pictures.confusion is not None and not run.classes:
         raise UsageError(f"--confusion: {checkpoint} was not trained to name classes")

@@ -129,7 +129,7 @@ def test_written_answers_without_right_ones_are_those_of_generate(
             (),
             3,
             'no "label"; it has: text; to answer rows without labels: nlpkit eval {run} '
-            "--predictions OUT.jsonl",
+            "--data {rows} --predictions OUT.jsonl",
         ),
         (("--metrics", "f1"), 2, '--metrics: needs labels; {rows}:2: no "label"; it has: text'),
     ],
