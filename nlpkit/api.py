@@ -52,7 +52,13 @@ def generate(
     if isinstance(texts, str):
         raise UsageError("texts: is one text; give a list of texts: [text]")
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings or Settings())
-    return writer.write(texts, batch=batch)
+
+    def write() -> "Iterator[Written]":
+        yield from writer.write(texts, batch=batch)
+        for line in writer.list_losses():
+            _warn(line)
+
+    return write()
 
 
 def score(name: str, answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> "Score":

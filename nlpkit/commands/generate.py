@@ -194,16 +194,7 @@ def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> N
         f"{seconds:.1f} s, "
         f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
-    if counts["cut inputs"]:
-        included = "end token included" if writer.reads_source else "output included"
-        log.warn(
-            f"{number_of(counts['cut inputs'], 'inputs were')} too long and cut by "
-            f"{number_of(counts['cut tokens'], 'tokens')}; the model takes "
-            f"{writer.objective.max_length:,}, {included}"
-        )
-    if counts["unknown tokens"]:
-        unknown = number_of(counts["unknown tokens"], "unknown tokens of the inputs were left out")
-        log.warn(unknown)
+    log.warn_all(writer.list_losses())
     if inputs.blank:
         blank = number_of(inputs.blank, "empty lines between the objects were skipped")
         log.warn(f"{inputs.name}: {blank}")

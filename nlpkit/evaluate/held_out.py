@@ -220,11 +220,7 @@ class Evaluation:
                 f"{len(problems):,} of {len(texts):,} rows have no answer ({problems[0]}), which "
                 "counts as an empty one"
             )
-        if cut := writer.counts["cut inputs"]:
-            log.warn(
-                f"{number_of(cut, 'inputs were')} cut by "
-                f"{number_of(writer.counts['cut tokens'], 'tokens')} in all"
-            )
+        log.warn_all(writer.list_losses())
         labels = [item.label for item in self.corpus.items]
         return list(zip(answers, labels, strict=True))
 

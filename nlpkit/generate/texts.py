@@ -24,6 +24,7 @@ from nlpkit.generate.engine import generate
 from nlpkit.generate.rows import Answer, Rules
 from nlpkit.generate.settings import Settings
 from nlpkit.objectives.examples.text import default_new_tokens
+from nlpkit.plural import number_of
 
 # Tokens of the input that are decoded with the output, because a token may contain the space
 # before its word.
@@ -124,6 +125,20 @@ class Writer:
             self.counts["tokens"] += sum(output.tokens for output in outputs)
             yield Written(job.text, outputs, job.problem)
 
+    def list_losses(self) -> list[str]:
+        """Return what was lost of the inputs so far, a line each."""
+        counts, lost = self.counts, []
+        if counts["cut inputs"]:
+            included = "end token included" if self.reads_source else "output included"
+            lost.append(
+                f"{number_of(counts['cut inputs'], 'inputs were')} too long and cut by "
+                f"{number_of(counts['cut tokens'], 'tokens')}; the model takes "
+                f"{self.objective.max_length:,}, {included}"
+            )
+        if unknown := counts["unknown tokens"]:
+            lost.append(number_of(unknown, "unknown tokens of the inputs were left out"))
+        return lost
+
     def encode(self, text: str) -> list[int]:
         """Return the ids of an input, with what the objective puts in front of or inside it."""
         reads = self.objective
@@ -143,7 +158,6 @@ class Writer:
             else:
                 prompt = self.objective.continue_text(ids[0], self.max_new_tokens)
         except ValueError as error:
-            self.counts["unanswered"] += 1
             return _Job(text, parts, blanks, None, str(error))
         self.counts["cut inputs"] += bool(prompt.cut)
         self.counts["cut tokens"] += prompt.cut

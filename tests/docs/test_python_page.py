@@ -98,6 +98,13 @@ def test_store_second_call_finds_the_first(folder: Path) -> None:
     assert opened.tokenizer.decode(first.document(3)).startswith("Mara took 3 apples")
 
 
+def test_generate_warns_of_what_is_cut(folder: Path) -> None:
+    settings = Settings(max_new_tokens=2)
+    written = api.generate(api.open_checkpoint("runs/small", device="cpu"), ["a " * 99], settings)
+    with pytest.warns(UserWarning, match="1 input was too long and cut by .* tokens; the model"):
+        list(written)
+
+
 def test_score_equals_hand_arithmetic_and_reads_several_references() -> None:
     # Right in one of two rows, the second by its second reference.
     assert api.score("exact_match", ["a", "b"], [["x"], ["y", "b"]]).score == 0.5
