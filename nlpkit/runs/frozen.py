@@ -8,6 +8,7 @@ from typing import Any
 from nlpkit.checkpoints import files, integrity
 from nlpkit.checkpoints.tokenizer_files import reads_alike
 from nlpkit.contracts.objective import Objective
+from nlpkit.contracts.task import Task
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.disk import user_path
 from nlpkit.errors import FileError, UsageError
@@ -138,8 +139,10 @@ def attach(
             f"{shared}, {each.checkpoint} (sha256 {each.sha256[:12]})"
         )
         if tokenizer and opened.tokenizer and not reads_alike(tokenizer, opened.tokenizer):
+            remedy = f"tokenizer: {{path: {each.checkpoint}}}"
+            if isinstance(owner, Task):
+                remedy = "a checkpoint that has these tokens, such as one of objective generation"
             raise UsageError(
                 f"frozen model {each.name}: {each.checkpoint} has another tokenizer than this run; "
-                "both must read the same ids, those of tokens that the objective adds, too: "
-                f"tokenizer: {{path: {each.checkpoint}}}, or a checkpoint that has these tokens"
+                f"both must read the same ids, also of tokens that the objective adds: {remedy}"
             )

@@ -211,6 +211,15 @@ def test_reference_may_be_named_and_is_needed(start: Path, tmp_path: Path) -> No
         _tiny.pretrain(first, tmp_path / "three")
 
 
+def test_model_that_generation_has_not_tuned_is_refused(start: Path, tmp_path: Path) -> None:
+    plain = tmp_path / "plain.yaml"
+    text = START.replace("ROWS", str(start / "rows.jsonl")).replace("target: either, ", "")
+    plain.write_text(text.replace("generation, source: prompt", "clm"), "utf-8")
+    _tiny.pretrain(plain, tmp_path / "plain", "train.steps=1", "data.text_key=prompt")
+    with pytest.raises(UsageError, match=r"another tokenizer .*: a checkpoint that has these"):
+        _tiny.pretrain(_write(start, tmp_path), tmp_path / "x", f"init_from={tmp_path / 'plain'}")
+
+
 ADAPTERS = "lora={targets: [token_embedding, c_attn, c_fc]}"
 
 
