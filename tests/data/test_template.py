@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 import sys
 from pathlib import Path
 
@@ -347,8 +348,22 @@ def test_parquet_and_arrow_give_their_rows(kind: str, name: str) -> None:
 def test_damaged_file_is_one_line(name: str) -> None:
     pytest.importorskip("pyarrow")
     _write(name, "no table at all")
-    with pytest.raises(DataError, match=rf"^{name}: not a {name[2:]} file: "):
+    said = f"cannot be read as {name[2:]}: "
+    with pytest.raises(DataError, match=f"^{name}: {said}"):
         _read(name)
+    with pytest.raises(DataError, match=f"^{name}.gz: {said}gunzip it first$"):
+        _read(str(Path(name).rename(f"{name}.gz")))
+
+
+@pytest.mark.parametrize("kind", ["stream", "file"])
+def test_arrow_text_that_ends_beyond_the_file_is_one_line(kind: str) -> None:
+    """Reading it would end the process."""
+    path = Path(_save(kind, [{"text": "ab"}, {"text": "c"}], "a.arrow"))
+    ends = struct.pack("<3i", 0, 2, 3)
+    assert path.read_bytes().count(ends) == 1
+    path.write_bytes(path.read_bytes().replace(ends, struct.pack("<3i", 0, 2, 1 << 30)))
+    with pytest.raises(DataError, match=r"^a.arrow: cannot be read as arrow: In column 0: Invalid"):
+        _read("a.arrow")
 
 
 def test_data_set_that_save_to_disk_wrote_is_read_by_split() -> None:

@@ -6,7 +6,7 @@ Read batch by batch, memory-mapped, with pyarrow. A row's line is its number.
 from collections.abc import Sequence
 
 from nlpkit.contracts.reader import Counts, Rows, TextFile
-from nlpkit.data.readers.parquet import AT_ONCE, arrow_errors, choose_columns, rows_of
+from nlpkit.data.readers.parquet import arrow_errors, choose_columns, rows_of
 
 ENDINGS = (".arrow", ".feather")
 _FILE_MAGIC = b"ARROW1"  # what a file begins with that is no stream
@@ -27,9 +27,5 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
                 table = ipc.open_stream(source)
                 batches = iter(table)
             chosen = choose_columns(file, columns, table.schema.names)
-            parts = (
-                (batch if chosen is None else batch.select(chosen)).slice(start, AT_ONCE)
-                for batch in batches
-                for start in range(0, batch.num_rows, AT_ONCE)
-            )
-            yield from rows_of(parts, counts)
+            asked = (batch if chosen is None else batch.select(chosen) for batch in batches)
+            yield from rows_of(asked, counts)

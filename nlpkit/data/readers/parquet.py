@@ -13,7 +13,7 @@ from nlpkit.contracts.reader import Counts, Rows, TextFile
 from nlpkit.errors import DataError, UsageError, not_installed
 
 ENDINGS = (".parquet",)
-AT_ONCE = 1024  # rows of a batch
+AT_ONCE = 1024  # rows that are values of Python
 
 
 def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
@@ -36,8 +36,8 @@ def arrow_errors(file: TextFile) -> Iterator[None]:
     try:
         yield
     except (pyarrow.ArrowException, OSError, SystemError) as error:
-        what = str(error).partition("\n")[0]
-        raise DataError(f"{file.name}: not a {file.format} file: {what}") from error
+        what = "gunzip it first" if file.gzip else str(error).partition("\n")[0]
+        raise DataError(f"{file.name}: cannot be read as {file.format}: {what}") from error
     except (ValueError, OverflowError) as error:  # such as a time
         raise DataError(f"{file.name}: a value that Python cannot hold: {error}") from error
 
@@ -61,10 +61,13 @@ def rows_of(batches: Iterator[Any], counts: Counts) -> Rows:
     """Yield number, from 1, and values of each row."""
     numbers = itertools.count(1)
     for batch in batches:
-        names, columns = batch.schema.names, [*map(_to_list, batch.columns)]
-        for values in zip(*columns, strict=True):
-            counts.lines += 1
-            yield next(numbers), dict(zip(names, values, strict=True))
+        batch.validate(full=True)  # a damaged one would end the process
+        names, starts = batch.schema.names, range(0, batch.num_rows, AT_ONCE)
+        for start in starts:
+            columns = [_to_list(each.slice(start, AT_ONCE)) for each in batch.columns]
+            for values in zip(*columns, strict=True):
+                counts.lines += 1
+                yield next(numbers), dict(zip(names, values, strict=True))
 
 
 def _to_list(column: Any) -> list[Any]:
