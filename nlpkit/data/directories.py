@@ -30,15 +30,13 @@ def find_all(pattern: str, base: Path | None, form: str) -> tuple[list[Named], s
         FileError: there is no such directory, or nothing in it can be read.
     """
     folder, name = _folder(pattern, base)
-    with file_errors(pattern):
-        files = sorted(path for path in _walk(folder) if path.is_file())
     taken: list[str] = []
     left: list[str] = []
-    for path in files:
+    for path in sorted(_walk(folder)):
         inner = path.relative_to(folder)
         hidden = any(part.startswith(".") for part in inner.parts)
         known = form != "auto" or _is_readable(path.name)
-        (taken if known and not hidden else left).append(inner.as_posix())
+        (taken if known and not hidden and path.is_file() else left).append(inner.as_posix())
     if not taken:
         there = f" among {number_of(len(left), 'files')}: {name_first(left)}" if left else ""
         endings = ", ".join(e for e in formats.endings() if _is_readable(f"x{e}"))
@@ -57,13 +55,13 @@ def _walk(folder: Path) -> list[Path]:
     found: list[Path] = []
     places, walked = [folder], set[str]()
     for start in places:  # linked directories are added behind
-        for place, inner, names in os.walk(start):
+        for place, inner, names in os.walk(start, onerror=lambda e: found.append(Path(e.filename))):
             real = os.path.realpath(place)
             if real in walked:
                 inner.clear()
                 continue
             walked.add(real)
-            found += [Path(place, name) for name in names]
+            found.extend(Path(place, name) for name in names)
             places += [path for name in sorted(inner) if (path := Path(place, name)).is_symlink()]
     return found
 

@@ -91,7 +91,7 @@ def find_files(
 
 
 def _check_unseen(path: Path, name: str, pattern: str, seen: dict[str, str]) -> None:
-    real = name if name == "-" else str(path.resolve())
+    real = name if name == "-" else os.path.realpath(path)
     if real in seen:
         raise UsageError(
             "data: -: stdin is named twice, and can be read only once"

@@ -188,6 +188,14 @@ def test_resolve_dangling_link_or_impossible_name_is_a_file_error(tmp_path, here
         resolve(Config(train="a\0.txt"), None, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["a.txt", "?.txt"])
+def test_resolve_circle_of_links_is_a_file_error(tmp_path, here, name):
+    (here / "a.txt").symlink_to("b.txt")
+    (here / "b.txt").symlink_to("a.txt")
+    with pytest.raises(FileError, match=r"^a.txt: cannot be read: Too many levels of symbolic"):
+        resolve(Config(train=name), None, tmp_path)
+
+
 def test_resolve_name_with_glob_characters_is_taken_literally_first(tmp_path, here):
     write(here / "a[1].txt", "literal")
     write(here / "a1.txt", "other")

@@ -1,6 +1,7 @@
 """Running text as it comes: keys, templates, csv, JSON, directories, data sets, parquet, Arrow."""
 
 import json
+import os
 import re
 import struct
 import sys
@@ -235,6 +236,22 @@ def test_directory_is_read_with_the_directories_that_are_linked_in_it_each_once(
     Path("elsewhere/deep/up").symlink_to("..")
     assert _read("c/") == ["one", "two"]
     assert _notes("c/") == ["c/: 2 files taken (2 .txt); nothing else is in it"]
+
+
+def test_directory_says_what_in_it_is_no_file_or_cannot_be_read(monkeypatch) -> None:
+    _write("c/x.txt", "one\n")
+    _write("c/locked/y.txt", "two\n")
+    Path("c/gone.txt").symlink_to("nowhere")
+    os.mkfifo("c/pipe.txt")
+    scandir = os.scandir
+
+    def refuse(place: str):  # root may read any directory
+        if str(place).endswith("locked"):
+            raise PermissionError(13, "Permission denied", place)
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert _notes("c/") == ["c/: 1 file taken (1 .txt); not taken: 3 (gone.txt, locked, pipe.txt)"]
 
 
 def test_directory_without_text_says_what_is_there() -> None:
