@@ -4,6 +4,7 @@ A `TextFile` may be a range of a file's bytes, which begins and ends where a lin
 """
 
 import gzip
+import json
 import re
 import sys
 import zlib
@@ -117,18 +118,18 @@ def no_such(key: str, known: list[str]) -> str:
         return f'no "{key}"; the object is empty'
     if known == [str(number) for number in range(1, len(known) + 1)]:
         return f"{number_of(len(known), 'columns')}; there is no column {key}"
+    known = [json.dumps(name, ensure_ascii=False)[1:-1] for name in known]  # without line breaks
     more = ", ..." if len(known) > _SHOWN_KEYS else ""
     return f'no "{key}"{suggest(key, known)}; it has: {", ".join(known[:_SHOWN_KEYS])}{more}'
 
 
 def kind_of(value: object) -> str:
     """Return what a JSON value is, in words."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
     if isinstance(value, (int, float)):
-        return f"a number ({value})" if abs(value) < 1e300 or value != value else "a number"
+        number = f"a number ({value})" if abs(value) < 1e300 else "a number"
+        return number if value == value else "NaN"
     if isinstance(value, np.ndarray):
         return f"an array of {' x '.join(map(str, value.shape))} values"
     if isinstance(value, dict):

@@ -144,11 +144,11 @@ def _step(value: object, step: str, done: str) -> object:
 
 
 def write_value(value: object, name: str) -> str:
-    """Return a text or a number as text; raise `RowError` if it is neither.
+    """Return a text or a number as text; raise `RowError` if it is neither, as NaN is.
 
     A whole number has no decimal point: 2.0 is `2`.
     """
-    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)) or value != value:
         how = f'; {{{name}:, }} joins its texts with ", "' if isinstance(value, list) else ""
         raise RowError(f'"{name}" is {kind_of(value)}, neither text nor a number{how}')
     return f"{value:.15g}" if isinstance(value, float) else str(value)

@@ -504,7 +504,7 @@ def test_jsonl_takes_the_key_and_keeps_newlines(tmp_path, here):
         ("{}", 'no "text"; the object is empty'),
         ('{"text": null}', '"text" is null, not a string'),
         ('{"text": 3}', '"text" is a number (3), not a string'),
-        ('{"text": NaN}', '"text" is a number (nan), not a string'),
+        ('{"text": NaN}', '"text" is NaN, not a string'),
         ('{"text": -Infinity}', '"text" is a number, not a string'),
         ('{"text": true}', '"text" is true, not a string'),
         ('{"text": ["a"]}', '"text" is an array, not a string'),

@@ -109,7 +109,9 @@ def test_csv_documents_may_hold_line_breaks_and_know_their_lines() -> None:
         ("a.tsv", "1\t2\n1\n", "{2}", "a.tsv:2: 1 column; there is no column 2"),
         ("a.csv", CSV, "txt", 'a.csv:2: no "txt", did you mean text?; it has: id, title, text'),
         ("a.csv", "text\na\nb,c\n", "text", "a.csv:3: 2 columns; the header has 1"),
-        ("a.csv", 'text\n"a\n', "text", "a.csv:2: not csv: "),
+        ("a.csv", '"a\nb","c\td"\n1,2\n', "x", r'a.csv:3: no "x"; it has: a\nb, c\td'),
+        ("a.csv", 'text\n"a\n', "text", "a.csv:2: not csv: a quote is opened and not closed"),
+        ("a.csv", "text\na\rb\n", "text", "a.csv:2: not csv: new-line character seen in unquoted"),
     ],
 )
 def test_row_without_the_text_is_named(name, content, key, said) -> None:

@@ -320,6 +320,7 @@ VALUES = {
     "l": ["p", "q"],
     "t:u": "colon",
     "none": None,
+    "nan": float("nan"),
 }
 
 
@@ -353,6 +354,7 @@ def test_template_is_filled(text: str, expected: str) -> None:
         ("{d.f.h:,}", '"d.f.0": no "h"; it has: g'),
         ("{l}", '"l" is an array, neither text nor a number; {l:, } joins its texts with ", "'),
         ("{none}", '"none" is null, neither text nor a number'),
+        ("{nan}", '"nan" is NaN, neither text nor a number'),  # what pandas writes of no value
         ("{d}", '"d" is an object, neither text nor a number'),
         ("{d.f:,}", '"d.f.0" is an object, neither text nor a number'),
     ],

@@ -72,4 +72,6 @@ def _cells(file: TextFile) -> Texts:
             wrong.clear()
             begin = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{file.name}:{begin}: not csv: {error}") from error
+        what = str(error).partition(" - ")[0]  # behind it is advice for programmers
+        what = what.replace("unexpected end of data", "a quote is opened and not closed")
+        raise DataError(f"{file.name}:{begin}: not csv: {what}") from error
