@@ -18,7 +18,7 @@ from nlpkit.verbs import Verb
 
 if TYPE_CHECKING:
     from nlpkit.data.documents import Document
-    from nlpkit.data.overlap import Found
+    from nlpkit.data.overlap import Found, Note
 
 _RECIPES = (".yaml", ".yml")
 
@@ -57,12 +57,14 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     from nlpkit.data.template import check_option
 
     check_option("--text-key", common.text_key)
-    if not asked.training:
-        raise UsageError("--in: name the training text: a recipe, or files")
+    if not asked.training or "" in files + asked.training:
+        raise UsageError("--in: name the training text: a recipe, or files; no name is empty")
+    if "-" in files and "-" in asked.training:
+        raise UsageError("--in: stdin is FILE already, and can be read only once")
     log = common.open_log()
     with tempfile.TemporaryDirectory() as copies:
-        named = overlap.find_files(files, Path(copies))
-        training = _read_training(asked.training, Path(copies))
+        named = overlap.find_files(files, Path(copies), log.info)
+        training = _read_training(asked.training, Path(copies), log.info)
         hashed = {}
         for name, source in named:
             rows = overlap.read_file(source, common.text_key)
@@ -85,7 +87,7 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     common.print_result(_format(found), **values, files=[asdict(each) for each in found])
 
 
-def _read_training(names: list[str], copies: Path) -> "list[Iterator[Document]]":
+def _read_training(names: list[str], copies: Path, note: "Note") -> "list[Iterator[Document]]":
     """Return the rows of recipes and files; all are found before the first one is read."""
     from nlpkit import recipe
     from nlpkit.contracts.task import Task
@@ -101,7 +103,7 @@ def _read_training(names: list[str], copies: Path) -> "list[Iterator[Document]]"
         inputs, _ = files.find_inputs(config, loaded.base, copies)
         rows.append(overlap.read_inputs(inputs, config, columns))
     others = [each for each in names if each not in recipes]
-    sources = overlap.find_files(others, copies) if others else []
+    sources = overlap.find_files(others, copies, note) if others else []
     return rows + [overlap.read_file(source) for _, source in sources]
 
 

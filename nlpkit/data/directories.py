@@ -43,10 +43,8 @@ def find_all(pattern: str, base: Path | None, form: str) -> tuple[list[Named], s
         raise FileError(f"{pattern}: no file that can be read{there}; known endings: {endings}")
     kinds = Counter(map(_ending, taken))
     what = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
-    note = f"{pattern}: {number_of(len(taken), 'files')} taken ({what})"
-    note += (
-        f"; not taken: {len(left):,} ({name_first(left)})" if left else "; nothing else is in it"
-    )
+    rest = f"not taken: {len(left):,} ({name_first(left)})" if left else "nothing else is in it"
+    note = f"{pattern}: {number_of(len(taken), 'files')} taken ({what}); {rest}"
     return [(folder / inner, f"{name}/{inner}") for inner in taken], note
 
 

@@ -11,10 +11,10 @@ a hash of 64 bits.
 
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,6 +33,7 @@ _WITHOUT_SPACES = re.compile(
 )
 _PIECE = 1 << 21  # characters, and rows, of training text that are looked at together
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no word is lost from the hash
+Note: TypeAlias = Callable[[str], None]  # what takes a line for the log
 
 
 class Hashed(NamedTuple):
@@ -88,7 +89,7 @@ def hash_rows(rows: Iterable[Document], words: int) -> Hashed:
     count = max(len(values) - words + 1, 0)
     begins = np.flatnonzero(text_of[:count] == text_of[len(text_of) - count :])
     keys = np.zeros(count, np.uint64)
-    for offset in range(words):
+    for offset in range(words if count else 0):
         keys = keys * _FACTOR + values[offset : offset + count]
     rows_of = np.array([number for number, _ in texts], np.int64)[text_of]
     with_words = len(np.unique(rows_of))
@@ -128,7 +129,7 @@ def count_found(
 ) -> Found:
     """Return what of a file has `places`, with up to so many examples, each of another row."""
     is_found = np.isin(file.keys, np.array(list(places), np.uint64))
-    covered = np.unique(file.begins[is_found][:, None] + np.arange(words))
+    covered = np.unique(file.begins[is_found][:, None] + np.arange(min(words, file.words)))
     numbers, first = np.unique(file.of_row[is_found], return_index=True)
     shown: list[JsonObject] = []
     for at in np.flatnonzero(is_found)[first[:examples]]:
@@ -143,9 +144,11 @@ def count_found(
     return Found(name, file.with_words, short, len(numbers), file.words, len(covered), shown)
 
 
-def find_files(names: Sequence[str], copies: Path) -> list[tuple[str, Input]]:
-    """Return each file that paths and globs name, by the name that messages have."""
+def find_files(names: Sequence[str], copies: Path, note: Note) -> list[tuple[str, Input]]:
+    """Return each file that paths and globs name, by its name; `note` what is read of folders."""
     inputs, _ = find_inputs(Config.model_validate({"train": [*names]}), None, copies)
+    for each in (each for entry in inputs for each in entry.notes):
+        note(f"data: {each}")
     return [(file.name, Input((file,), 1.0)) for each in inputs for file in each.files]
 
 

@@ -109,6 +109,18 @@ def test_short_rows_are_said_to_be_too_short(texts, capsys):
     assert "s.txt: no row has 13 words in a row" in capsys.readouterr().err
     assert run("s.txt", "--in", "train.txt", "--words", "2") == 0
     assert "no row has" not in capsys.readouterr().err
+    assert run("eval.jsonl", "--in", "train.txt", "--words", f"{10**12}") == 0
+    assert "eval.jsonl: no row has" in capsys.readouterr().err
+
+
+def test_directories_say_what_of_them_is_read(texts, capsys):
+    for name in ("a.txt", "b.md"):
+        Path("d", name).parent.mkdir(exist_ok=True)
+        Path("d", name).write_text(SENTENCE)
+    assert run("d/", "--in", "./d/") == 0
+    said = capsys.readouterr().err
+    for name in ("d/", "./d/"):
+        assert f"data: {name}: 1 file taken (1 .txt); not taken: 1 (b.md)\n" in said
 
 
 @pytest.mark.parametrize(
@@ -146,6 +158,11 @@ def test_wrong_files_give_one_line(texts, capsys, where, name, content, code, sa
     ("arguments", "said"),
     [
         (["eval.jsonl"], "--in: name the training text"),
+        (["", "--in", "train.txt"], "no name is empty"),
+        (["eval.jsonl", "--in", ""], "no name is empty"),
+        (["-", "--in", "train.txt", "--in", "-"], "--in: stdin is FILE already, and can be read"),
+        (["eval.jsonl", "--in", "train.txt", "--text-key", ""], "--text-key: is empty"),
+        (["eval.jsonl", "--in", "train.txt", "--text-key", "{"], "--text-key: has a single brace"),
         (["eval.jsonl", "--in", "train.txt", "--words", "1"], "--words"),
         (["eval.jsonl", "--in", "train.txt", "--words", "1001"], "--words"),
         (["eval.jsonl", "--in", "train.txt", "--text-key", "b"], 'eval.jsonl:1: no "b"'),
