@@ -111,6 +111,9 @@ def test_parallel_line_that_is_no_text_is_named(tmp_path: Path) -> None:
     counts = Counts()
     assert len(_rows(source, counts=counts, on_error="skip")) == 1
     assert counts.bad == 1
+    (tmp_path / "a.de").write_bytes(b"eins\nz\0\n")
+    with pytest.raises(DataError, match=r"^a.en:2: in a.de: character 2 of the text is NUL"):
+        _rows(source)
 
 
 @pytest.mark.parametrize(

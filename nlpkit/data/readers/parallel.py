@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 
 from nlpkit.contracts.reader import Counts, RowError, Rows, TextFile
-from nlpkit.data.lines import decode, lines
+from nlpkit.data.lines import check_characters, decode, lines
 from nlpkit.errors import DataError
 from nlpkit.plural import number_of
 
@@ -45,6 +45,8 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
 
 def _decode_target(raw: bytes, name: str) -> str:
     try:
-        return decode(raw)
+        text = decode(raw)
+        check_characters(text)
+        return text
     except RowError as error:
         raise RowError(f"in {name}: {error.what}") from error
