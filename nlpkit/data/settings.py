@@ -1,5 +1,6 @@
 """The recipe's `data` section: files, directories, data sets, and where their text is."""
 
+import json
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainValidator, model_validator
@@ -49,7 +50,10 @@ def _as_keys(value: object) -> str | list[str]:
     """Return keys as text; one error for a value of another kind, where a union gives two."""
     keys = value if isinstance(value, list) else [value]
     found = [str(k) if isinstance(k, int) and not isinstance(k, bool) else k for k in keys]
-    if not found or not all(isinstance(key, str) for key in found):
+    wrong = [key for key in found if not isinstance(key, str)]
+    if wrong and isinstance(value, list):
+        raise ValueError(f"the entry {json.dumps(wrong[0], default=str)} is not text")
+    if wrong or not found:
         raise PydanticKnownError("string_type")
     if "" in found:
         raise PydanticKnownError("string_too_short", {"min_length": 1})

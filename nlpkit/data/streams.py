@@ -12,6 +12,7 @@ from threading import Thread
 from typing import BinaryIO
 
 from nlpkit.contracts.reader import TextFile
+from nlpkit.data import formats
 from nlpkit.data.lines import file_errors
 from nlpkit.errors import FileError, UsageError
 
@@ -22,7 +23,7 @@ _WAIT_SECONDS = 60.0
 def copy(
     path: Path, name: str, folder: Path, form: str, should_stop: Callable[[], None]
 ) -> TextFile:
-    """Return a copy of stdin (`-`), or of a pipe such as `/dev/fd/63`; the format `auto` is text.
+    """Return a copy of stdin (`-`), or of a pipe; `auto` goes by the ending, and else is text.
 
     Raises:
         FileError: it cannot be read, or the copy cannot be written.
@@ -83,5 +84,5 @@ def _copy_stream(
     except OSError as error:
         message = f"{folder}: cannot keep {name}: {(error.strerror or str(error)).lower()}"
         raise FileError(message) from error
-    form = "text" if form == "auto" else form
+    form = (formats.find_format(name) or "text") if form == "auto" else form
     return TextFile(str(final), name, form, is_gzip)

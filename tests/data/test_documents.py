@@ -82,6 +82,9 @@ def test_config_written_out_reads_back_the_same():
         ({"train": "a", "valid_fraction": 1.0}, ("valid_fraction",), "less than 1"),
         ({"train": "a", "valid_fraction": -0.1}, ("valid_fraction",), "greater than or equal"),
         ({"train": "a", "text_key": True}, ("text_key",), "valid string"),
+        ({"train": "a", "text_key": ["a", 1.5]}, ("text_key",), "the entry 1.5 is not text"),
+        ({"train": "a", "text_key": ["a", None]}, ("text_key",), "the entry null is not text"),
+        ({"train": "a", "text_key": []}, ("text_key",), "valid string"),
         ({"train": "a", "text_key": ""}, ("text_key",), "at least 1 character"),
         ({"train": "a", "line_break": ""}, ("line_break",), "at least 1 character"),
         ({"train": "a", "on_error": "ignore"}, ("on_error",), "'stop' or 'skip'"),
@@ -319,6 +322,13 @@ def test_pipe_is_read_once_and_can_be_read_again(tmp_path, here):
     writer.join()
     for _ in range(2):
         assert [d.text for d in read_documents(train, config, Counts())] == ["one", "two"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_pipe_is_read_as_its_ending_says(tmp_path, here):
+    os.mkfifo(here / "pipe.jsonl")
+    threading.Thread(target=(here / "pipe.jsonl").write_text, args=['{"text": "one"}\n']).start()
+    assert read(tmp_path, "pipe.jsonl") == [("one", 1)]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
