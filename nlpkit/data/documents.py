@@ -169,10 +169,8 @@ def finish(file: TextFile, config: Config, counts: Counts) -> None:
             f"{file.name}: {all_of(counts.bad, 'rows are malformed')}; the first: "
             f"{counts.first_bad[0]}"
         )
-    what = "empty file"
-    if counts.lines:
-        what = f"no documents: {number_of(counts.blank, 'blank lines')}, "
-        what += number_of(counts.empty, "empty texts")
+    blank, empty = number_of(counts.blank, "blank lines"), number_of(counts.empty, "empty texts")
+    what = f"no documents: {blank}, {empty}" if counts.lines else "empty file"
     if config.on_error == "stop":
         raise DataError(f"{file.name}: {what}")
     counts.add_bad(Bad(file.name, max(counts.lines, 1), what))

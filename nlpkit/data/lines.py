@@ -96,10 +96,9 @@ def check_characters(text: str, name: str = "the text", by_line: bool = False) -
     code = f"U+{ord(wrong[0]):04X}"
     what = f"NUL ({code})" if wrong[0] == "\0" else f"{code}, half of a surrogate pair"
     before = text[: wrong.start()]
-    line, column = 1, len(before)
-    if by_line:
-        line, column = 1 + before.count("\n"), len(before) - before.rfind("\n") - 1
-    raise RowError(f"character {column + 1} of {name} is {what}", line)
+    line = 1 + before.count("\n") if by_line else 1
+    column = 1 + len(before.rpartition("\n")[2] if by_line else before)
+    raise RowError(f"character {column} of {name} is {what}", line)
 
 
 def decode(raw: bytes) -> str:

@@ -172,8 +172,7 @@ def _write_meta(
         "sha256": {each.name: file_sha256(each) for each in sorted(folder.iterdir())},
     } | ({"marks": job.encoding.token_flags} if job.encoding.token_flags else {})
     meta["meta_sha256"] = _hash_meta(meta)
-    with cache.write_errors(folder):
-        (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
 
 
 def _hash_meta(meta: JsonMapping) -> str:

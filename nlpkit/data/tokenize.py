@@ -122,11 +122,10 @@ def tokenize(
             callbacks.progress(done, total)
         for last in range(at, len(files)):
             finish(files[last], job.config, counts[last])
-    with write_errors(folder):
-        lengths = np.fromfile(workdir / "lengths", np.int64)
-        np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(lengths)]))
-        if not job.encoding.token_flags:
-            (folder / "marks.bin").unlink()
+    lengths = np.fromfile(workdir / "lengths", np.int64)
+    np.save(folder / "offsets.npy", np.concatenate([[0], np.cumsum(lengths)]))
+    if not job.encoding.token_flags:
+        (folder / "marks.bin").unlink()
     return counts
 
 
