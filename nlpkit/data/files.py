@@ -3,6 +3,7 @@
 import dataclasses
 import glob
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,10 +105,7 @@ def _check_unseen(path: Path, name: str, pattern: str, seen: dict[str, str]) -> 
 
 def expand(name: str) -> str:
     """Return `name` with a leading `~` or `$HOME` replaced; no other variable is looked at."""
-    for home in ("$HOME", "${HOME}"):
-        if name == home or name.startswith(home + "/"):
-            name = "~" + name.removeprefix(home)
-    return os.path.expanduser(name)
+    return os.path.expanduser(re.sub(r"^\$(HOME|\{HOME\})(?=/|\Z)", "~", name))
 
 
 def find_path(name: str, base: Path) -> Path:
@@ -159,7 +157,11 @@ def find(pattern: str, base: Path | None, within: str = "") -> list[Named]:
 
 def _find_inside(folder: Path, pattern: str, within: str) -> list[Named]:
     if within:
-        return find(f"{glob.escape(str(folder))}/{within}", None)
+        found = find(f"{glob.escape(str(folder))}/{within}", None)
+        for path in sorted({*folder.glob("[!.]*/[!.]*")} - {path for path, _ in found}):
+            if path.is_file():
+                raise FileError(f"{path}: is not read; name those that are: {pattern}/{within}")
+        return found
     globs = filter(None, map(formats.inside, formats.readers()))
     files = next((g for g in globs if any(folder.glob(g))), f"*, or the directory as {pattern}/")
     raise FileError(f"{pattern}: is a directory, not a file; name its files: {pattern}/{files}")

@@ -304,6 +304,20 @@ def test_images_are_read_from_a_folder_a_class(tmp_path: Path, source) -> None:
         assert np.array_equal(found, pixels)  # PNG loses nothing
 
 
+def test_folder_of_images_with_a_file_that_is_not_read_is_refused(tmp_path: Path) -> None:
+    _png(tmp_path / "digits/3/a.png", IMAGES[0])
+    (tmp_path / "digits/3/.b.jpg").write_text("hidden")
+    (tmp_path / "digits/README").write_text("of no class")
+    source = {"files": "digits", "format": "images"}
+    assert len(_rows([source])) == 1
+    (tmp_path / "digits/5").mkdir()
+    (tmp_path / "digits/5/a.PNG").write_text("x")
+    said = rf"^{tmp_path}/digits/5/a.PNG: is not read; name those that are: digits/\*/\*.png$"
+    with pytest.raises(FileError, match=said):
+        _rows([source])
+    assert len(_rows(["digits/*/*.png"])) == 1
+
+
 def test_image_that_is_no_picture_is_named(tmp_path: Path) -> None:
     _png(tmp_path / "a/good.png", IMAGES[0])
     (tmp_path / "a/bad.png").write_text("no picture")
