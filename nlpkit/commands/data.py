@@ -112,8 +112,7 @@ def _format(found: Sequence["Found"]) -> str:
     rows = [["", "rows", "found", "", "words", "in those found", "", "too short"]]
     for each in found:
         shares = f"{each.found / each.rows:.1%}", f"{each.covered / each.words:.1%}"
-        counts = [each.rows, each.found, each.words, each.covered, each.short]
-        cells = [f"{count:,}" for count in counts]
+        cells = [f"{n:,}" for n in (each.rows, each.found, each.words, each.covered, each.short)]
         rows.append([each.name, *cells[:2], shares[0], *cells[2:4], shares[1], cells[4]])
     lines = aligned(rows)
     for each in found:

@@ -115,9 +115,8 @@ def _check_shards(files: list[Path], pattern: str, split: str) -> None:
         if match := re.match("(.*)-([0-9]{3,})-of-([0-9]{3,})", path.name):
             there.setdefault((path.with_name(match[1]), match[3]), set()).add(int(match[2]))
     for (path, number), has in there.items():
-        if len(has) == int(number):  # numbered from 1, too
-            continue
-        if lacking := [f"{each:05}" for each in range(int(number)) if each not in has]:
+        lacking = [f"{each:05}" for each in range(int(number)) if each not in has]
+        if lacking and len(has) != int(number):  # numbered from 1, too
             raise FileError(
                 f"{pattern}: split {split} has {len(has):,} of its {int(number):,} shards; there "
                 f"is no {path.name}-{name_first(lacking)}; to train on these alone, name them: "

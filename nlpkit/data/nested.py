@@ -95,6 +95,5 @@ def _join_lists(lists: JsonMapping) -> list[JsonObject]:
             raise RowError(f'"{name}" is {kind_of(each)}, not an array')
     if len({len(each) for each in lists.values()}) > 1:
         sizes = [f'"{name}" has {number_of(len(each), "entries")}' for name, each in lists.items()]
-        what = ", ".join(sizes)
-        raise RowError(f"{what}; one of each belongs together")
+        raise RowError(f"{', '.join(sizes)}; one of each belongs together")
     return [dict(zip(lists, each, strict=True)) for each in zip(*lists.values(), strict=True)]

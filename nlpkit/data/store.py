@@ -122,10 +122,8 @@ def build(
 
 def _describe(store: TokenStore, files: Sequence[TextFile], encoding: Encoding) -> str:
     read = name_first([each.name for file in files for each in file.parts])
-    unknown = ""
-    if number := store.counts.unknown:
-        what = "more left out as unknown" if encoding.drop_unknown else "of them unknown"
-        unknown = f", {number:,} {what}"
+    what = "more left out as unknown" if encoding.drop_unknown else "of them unknown"
+    unknown = f", {store.counts.unknown:,} {what}" if store.counts.unknown else ""
     documents, tokens = number_of(len(store), "documents"), number_of(store.tokens, "tokens")
     return f"{read}: {documents}, {tokens}{unknown}"
 

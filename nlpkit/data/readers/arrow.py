@@ -27,5 +27,4 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
                 table = ipc.open_stream(source)
                 batches = iter(table)
             chosen = choose_columns(file, columns, table.schema.names)
-            asked = (batch if chosen is None else batch.select(chosen) for batch in batches)
-            yield from rows_of(asked, counts)
+            yield from rows_of((batch.select(chosen) for batch in batches), counts)

@@ -30,10 +30,9 @@ def parse(line: str, example: str) -> JsonObject:
     try:
         row = json.loads(line, object_pairs_hook=refuse_twins)
     except (ValueError, RecursionError) as error:
-        hint = ""
-        if line.strip() in ("{", "[", "[{"):
-            hint = "; one object a line is needed; data.format: json reads one value"
-        raise RowError(describe(error) + hint) from error
+        hint = "; one object a line is needed; data.format: json reads one value"
+        begins = line.strip() in ("{", "[", "[{")
+        raise RowError(describe(error) + hint * begins) from error
     if not isinstance(row, dict):
         hint = "; data.format: json reads an array of rows" if isinstance(row, list) else ""
         raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')

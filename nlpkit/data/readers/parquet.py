@@ -42,19 +42,17 @@ def arrow_errors(file: TextFile) -> Iterator[None]:
         raise DataError(f"{file.name}: a value that Python cannot hold: {error}") from error
 
 
-def choose_columns(
-    file: TextFile, columns: Sequence[str], names: Sequence[str]
-) -> list[str] | None:
+def choose_columns(file: TextFile, columns: Sequence[str], names: Sequence[str]) -> list[str]:
     """Return the columns of a file that settings name by themselves or as the start of a path.
 
-    None: all of them, as none is named, or one that is not there: the message shows what is. Raise
+    All of them where none is named, or one that is not there: the message shows what is. Raise
     `DataError` if a column that is read is there twice.
     """
     roots = {name if name in names else name.partition(".")[0] for name in columns}
     read = [name for name in names if name in roots] if roots and roots <= {*names} else names
     if twice := [name for name, count in Counter(read).items() if count > 1]:
         raise DataError(f'{file.name}: column "{twice[0]}" is there twice')
-    return None if read is names else [*read]
+    return [*read]
 
 
 def rows_of(batches: Iterator[Any], counts: Counts) -> Rows:
