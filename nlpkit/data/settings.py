@@ -60,8 +60,8 @@ def _as_keys(value: object) -> str | list[str]:
     if any(brace in str(key) for key in found for brace in "{}"):
         from nlpkit.data import template
 
-        if wrong := next(filter(None, map(template.problem, map(str, found))), None):
-            raise ValueError(wrong)
+        if what := next(filter(None, map(template.problem, map(str, found))), None):
+            raise ValueError(what)
     return [str(key) for key in found] if isinstance(value, list) else str(found[0])
 
 
