@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
@@ -255,8 +254,6 @@ def _hash_key(key: list[object], config: Config, files: Sequence[TextFile]) -> s
     key += [] if config.rows is None else [config.rows, config.history]
     limits = [file.max_rows for file in files]
     key += [{"max_rows": limits}] if any(limits) else []
-    folders = [Path(f.path).parent.name for f in files if formats.inside(f.format)]  # are labels
-    key += [{"folders": folders}] if folders else []
     key += [] if config.valid_group is None else [{"valid_group": config.valid_group}]
     breaks = config.line_break and any(f.format in formats.WITH_LINE_BREAK for f in files)
     key += [{"line_break": config.line_break}] if breaks else []

@@ -405,18 +405,6 @@ def test_items_of_images_need_no_tokenizer(tmp_path: Path) -> None:
     assert notes == [f"data: {names}: 5 rows, 30 tokens"]
 
 
-def test_fingerprint_of_images_tells_an_image_that_is_of_another_class(tmp_path: Path) -> None:
-    """It is what a resumed run compares."""
-    config = DataConfig(train=["digits/*/*.png"])
-    one, found = _png(tmp_path / "digits/3/a.png", IMAGES[0]), []
-    for path in ("digits/3/a.png", "digits/5/a.png", "digits/5/b.png"):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        one = one.rename(tmp_path / path)
-        inputs, _ = find_inputs(config, None, tmp_path)
-        found.append(build_items(inputs, config, Pixels(None, None, None)).fingerprint)
-    assert found[0] != found[1] == found[2]
-
-
 def test_row_that_no_item_can_be_made_of_is_skipped_and_counted(tmp_path: Path) -> None:
     class Refuses(Pixels):
         def item(self, row: Row, ids: list) -> Item:
