@@ -100,7 +100,7 @@ def load_objective(
         listed = named if isinstance(named, list) else [named or {"name": default}]
         weights = [float(each.get("weight", 1.0)) for each in listed]
         bound = [_bind(directory, each, named is None, tokenizer, loaded) for each in listed]
-        if named is None and isinstance(bound[0], Generative):
+        if named is None and tokenizer is not None and isinstance(bound[0], Generative):
             ends = _read_ends(directory, tokenizer.vocab_size)
             bound[0].eos_token_ids = ends or bound[0].eos_token_ids
         return combine(bound, weights)

@@ -198,8 +198,8 @@ def find_option(
     how = f"; objective.{setting}: [A, B, C] reads names" if isinstance(value, str) else ""
     if value in options:
         how = f"; objective.{setting}: text reads the text of an option"
-    is_kind = isinstance(value, bool) or not isinstance(value, (str, int))
-    what = kind_of(value) if is_kind else quote(value) if isinstance(value, str) else value
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    what = quote(value) if isinstance(value, str) else str(value) if is_number else kind_of(value)
     raise RowError(
         f'"{column}" is {what}, not the number of an option, 0 to {len(options) - 1}{how}'
     )
