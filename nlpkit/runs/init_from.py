@@ -146,6 +146,12 @@ def _set_adapters(
         for ours, theirs in targets.items()
         if ours in loaded.state or f"{ours}.weight" in loaded.state
     }
+    lacking = [theirs for ours, theirs in targets.items() if ours not in part.targets]
+    if lacking and lora.ALL not in (settings.targets or ()):
+        what = f"get no adapters, because the checkpoint lacks them: {name_first(lacking)}"
+        if not part.targets:
+            raise UsageError(f"lora.targets: all of these {what}")
+        part.warnings = [*part.warnings, f"layers of lora.targets {what}"]
 
 
 def _other_kinds(config: ModelConfig, loaded: ModelConfig) -> str:

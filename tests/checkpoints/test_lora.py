@@ -23,8 +23,10 @@ from nlpkit.errors import FileError, NlpkitError, UsageError
 from nlpkit.models import families, gru, lora
 from nlpkit.models.adapter_config import Config
 from nlpkit.models.lora import in_memory, linear_names, table_layer
+from nlpkit.runs import init_from
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
+from nlpkit.runs.run import ModelPart
 from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 from tests._formats import to_hf
@@ -606,6 +608,23 @@ def test_lora_recipe_without_a_start_is_refused(tmp_path: Path) -> None:
     path = _tiny.write(tmp_path)
     with pytest.raises(UsageError, match=r"lora: needs init_from"):
         recipe.load(str(path), ["lora={}"])
+
+
+def test_lora_named_layers_that_the_base_lacks_are_said(tmp_path: Path) -> None:
+    _adapters.base("bert", tmp_path / "base")
+    file = tmp_path / "base/model.safetensors"
+    save_file({k: v for k, v in load_file(file).items() if "pooler" not in k}, file)
+
+    def find_part(targets: str) -> ModelPart:
+        text = f"name: x\ninit_from: {tmp_path}/base\nlora: {{targets: {targets}}}\n"
+        text += "data: {train: a}\nobjective: {name: mlm}\ntrain: {steps: 2, schedule: constant}\n"
+        return init_from.model_part(recipe.parse(text.encode(), "r", tmp_path), None, None, print)
+
+    said = "get no adapters, because the checkpoint lacks them: bert.pooler.dense"
+    with pytest.raises(UsageError, match=f"^lora.targets: all of these {said}$"):
+        find_part("[pooler]")
+    assert find_part("[pooler, query]").warnings[-1] == f"layers of lora.targets {said}"
+    assert find_part("all-linear").warnings == find_part("[query]").warnings
 
 
 def test_lora_every_family_names_its_layers_as_transformers_does(tmp_path: Path) -> None:
