@@ -47,7 +47,7 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
     (eval.prompt.option_score). The model computes in float32.
     """
     from nlpkit.evaluate import list_left_out, prompts, write_rows
-    from nlpkit.score.named import split
+    from nlpkit.score.named import explain_unreadable, split
 
     if common.predictions is not None and (asked.seeds > 1 or asked.show_prompt):
         raise UsageError("--predictions: has the answers of one seed; no --seeds or --show-prompt")
@@ -63,6 +63,9 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
         lines = [f"{'*' if each == shown['right'] else ' '} {each!r}" for each in answers]
         common.print_result("\n".join([shown["text"], *lines]), **shown)
         return
+    for name in metrics or found.metrics:  # before all rows are computed
+        if wrong := explain_unreadable(name, [row.label for row in found.rows]):
+            raise UsageError(f"{'--metrics' if metrics else 'eval.metrics:'} {wrong}")
     results, rows = _score(checkpoint, found, metrics or found.metrics, asked, common)
     if predictions is not None:
         write_rows(Path(predictions), rows)

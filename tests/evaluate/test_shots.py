@@ -390,6 +390,7 @@ def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
         (["--set", "eval.prompt.option_score=mean"], 2, "expected one of sum, token, neutral"),
         (["--method", "pll"], 2, "has log-probability"),
         (["--metrics", "accurcy"], 2, "did you mean accuracy?"),
+        (["--metrics", "pearson"], 2, "--metrics pearson cannot score answers such as "),
     ],
 )
 def test_shots_refuses_in_one_line(
