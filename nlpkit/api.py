@@ -4,6 +4,7 @@ Importing this module imports no torch; only opening a checkpoint does. What the
 on stderr is a warning here (`warnings`), and errors are those of `nlpkit.errors`.
 """
 
+import sys
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike, fspath
@@ -110,4 +111,7 @@ def write_store(
 
 
 def _warn(line: str) -> None:
-    warnings.warn(line, stacklevel=3)
+    level, frame = 1, sys._getframe()
+    while frame.f_back and frame.f_globals["__name__"].startswith("nlpkit."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(line, stacklevel=level)

@@ -110,6 +110,12 @@ def test_score_equals_hand_arithmetic_and_reads_several_references() -> None:
     assert api.score("exact_match", ["a", "b"], [["x"], ["y", "b"]]).score == 0.5
 
 
+def test_warning_names_the_line_of_the_caller() -> None:
+    with pytest.warns(UserWarning, match="mostly Chinese") as caught:
+        api.score("bleu", ["今天天气很好。"], ["今天天气不好。"])
+    assert [each.filename for each in caught] == [__file__]
+
+
 def test_mistakes_are_errors_of_nlpkit(tmp_path: Path) -> None:
     with pytest.raises(errors.UsageError, match=r"^2 answers and 1 references"):
         api.score("bleu", ["a", "b"], ["a"])
