@@ -155,7 +155,7 @@ def _open_inputs(file: str, key: str | None, chat: bool) -> "Inputs":
     from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
 
-    check_option("--key", key or None)
+    check_option("--key", key)
     if file != "-" and not os.path.exists(file):
         raise FileError(f"{file}: no such file")
     is_json = file.removesuffix(".gz").endswith(".jsonl") and not chat

@@ -177,6 +177,7 @@ def test_generate_on_a_terminal_echoes_no_source(
 def test_generate_key_names_where_the_text_is(command, tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_text('{"q": "天地"}\n{"a": 1, "q": "人"}\n', encoding="utf-8")
+    assert command(path, "--key", "")[::2] == (2, "nlpkit: --key: is empty\n")
     code, out, _ = command(path, "--key", "q", "--json")
     assert code == 0
     assert [json.loads(line)["input"] for line in out.splitlines()] == ["天地", "人"]
