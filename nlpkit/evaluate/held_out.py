@@ -10,8 +10,7 @@ from functools import partial
 
 import torch
 
-from nlpkit.contracts.abilities import Continues
-from nlpkit.contracts.task import Answer, Task
+from nlpkit.contracts.task import Answer, Item, Task
 from nlpkit.data import store
 from nlpkit.data.items import TaskDataset, build_items
 from nlpkit.data.lines import name_first
@@ -69,6 +68,7 @@ class Evaluation:
         self._autocast = partial(torch.autocast, parameter.device.type, torch.bfloat16, autocast)
         objective, tokenizer = opened.objective, opened.tokenizer
         self.has_answers = objective.has_answers
+        self._written: list[Item] = []  # the rows to which answers are generated
         self.unlabelled: Unlabelled | None = None
         read, part = (source.inputs, source.config), source.part
         data: TaskDataset | store.Corpus
@@ -76,6 +76,8 @@ class Evaluation:
             self.unlabelled = found = find_unlabelled(source, objective)
             change = found.add_label if found else None
             data = build_items(*read, objective, part=part, callbacks=callbacks, change=change)
+            if self.has_answers and type(objective).predict is Task.predict:
+                self._written = data.items
         else:
             encoding = store.Encoding(tokenizer, objective.drop_unknown, objective.token_flags)
             data = store.build_corpus(
@@ -109,10 +111,9 @@ class Evaluation:
         if self.classes:  # one by one: the rows may have some of them alone
             wrong = [explain_unreadable(name, [each]) for each in self.classes]
             return wrong[0] if all(wrong) else None
-        if isinstance(self.corpus, TaskDataset) and isinstance(self.opened.objective, Continues):
-            labels = [item.label for item in self.corpus.items]
-            return explain_unreadable(name, [x if isinstance(x, str) else x[0] for x in labels])
-        return None
+        labels = [item.label for item in self._written]
+        first = [each if isinstance(each, str) else each[0] for each in labels]
+        return explain_unreadable(name, first) if first else None
 
     def evaluate(
         self, metrics: Sequence[str] | None, generation: Settings, log: Log, stop: StopFlag
@@ -139,9 +140,11 @@ class Evaluation:
         for name in names:  # before all rows are computed
             if wrong := self._explain_unreadable(name):
                 raise UsageError(f"{'--metrics' if metrics else 'eval.metrics:'} {wrong}")
+        parts = self.opened.model, self.opened.tokenizer, self.opened.objective
+        writer = Writer(*parts, generation) if self._written else None
         with self._autocast(), follow(log) as show:
             result = self._compute_losses(log, stop, show)
-            pairs = self._collect_answers(names, generation, log, stop, show)
+            pairs = self._collect_answers(writer, log, stop, show)
         if self.unlabelled:  # the losses are those of labels that stand in
             shown = ("checkpoint", self.corpus.NOUN, "precision")
             return {n: result[n] for n in shown}, [{"prediction": answer} for answer, _ in pairs]
@@ -191,16 +194,14 @@ class Evaluation:
         }
 
     def _collect_answers(
-        self, metrics: Sequence[str], generation: Settings, log: Log, stop: StopFlag, show: Show
+        self, writer: Writer | None, log: Log, stop: StopFlag, show: Show
     ) -> list[Answer]:
         if predictions := self.held_out.predictions:
             by_row = zip(self.held_out.bins.items.tolist(), predictions, strict=True)
             return [pair for _, pair in sorted(by_row, key=lambda each: each[0])]
-        if not self.has_answers or not isinstance(self.corpus, TaskDataset):
+        if writer is None:
             return []
-        opened = self.opened
-        writer = Writer(opened.model, opened.tokenizer, opened.objective, generation)
-        texts = [item.text for item in self.corpus.items]
+        texts = [item.text for item in self._written]
         answers: list[str] = []
         problems: list[str] = []
         ended = 0
@@ -221,8 +222,7 @@ class Evaluation:
                 "counts as an empty one"
             )
         log.warn_all(writer.list_losses())
-        labels = [item.label for item in self.corpus.items]
-        return list(zip(answers, labels, strict=True))
+        return [(a, item.label) for a, item in zip(answers, self._written, strict=True)]
 
 
 def select_values(figures: JsonMapping) -> dict[str, float | None]:

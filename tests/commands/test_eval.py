@@ -288,13 +288,20 @@ def test_eval_metrics_that_cannot_be_are_refused_in_one_line(
 
 
 @pytest.mark.parametrize(
-    ("task", "metric"), [("classes", "pearson"), ("nlg", "f1:average=binary"), ("text", "bleu")]
+    ("task", "option"),
+    [
+        ("classes", "--metrics=pearson"),
+        ("nlg", "--metrics=f1:average=binary"),
+        ("text", "--metrics=bleu"),
+        ("nlg", "--max-new-tokens=999"),
+        ("nlg", "--beam=999"),
+    ],
 )
-def test_eval_metric_that_cannot_be_is_refused_before_rows_are_computed(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, task: str, metric: str
+def test_eval_option_that_cannot_be_is_refused_before_rows_are_computed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, task: str, option: str
 ) -> None:
     monkeypatch.setattr(held_out.HeldOut, "evaluate", lambda *_: 1 / 0)
-    assert cli.run(["eval", str(_run(folder, task)), "--metrics", metric, "-q"]) == 2
+    assert cli.run(["eval", str(_run(folder, task)), option, "-q"]) == 2
 
 
 def test_eval_predictions_of_running_text_are_refused_and_not_written(
