@@ -19,14 +19,14 @@ ENDINGS = (".html", ".svg", ".png")
 
 
 def read(runs: Sequence[Path], *, may_be_empty: bool = False) -> list[History]:
-    """Return the histories of runs; a folder of runs stands for those inside.
+    """Return the histories of runs, each once; a folder of runs stands for those inside.
 
     Raises:
         FileError: a directory is neither, or is damaged; or a run has no step yet, which is left
             out inside of a folder, or with `may_be_empty` returned, too.
     """
     inside = {run: find_runs(run) for run in runs}
-    paths = [path for run in runs for path in (inside[run] or [run])]
+    paths = [*{path.resolve(): path for run in runs for path in inside[run] or [run]}.values()]
     labels = _label_runs(paths)
     if len(runs) == 1 and inside[runs[0]]:
         labels = [svg.replace_unprintable(str(path.relative_to(runs[0]))) for path in paths]

@@ -178,6 +178,12 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path):
     assert labels == [f"lr-1/seed-{seed}" for seed in (1, 9, 10)]
 
 
+def test_run_that_is_named_twice_is_one_seed(folder, capsys):
+    once = printed(capsys, folder, "--sort", "held_out.loss")[0].splitlines()
+    both = [str(folder), "--sort", "held_out.loss", f"{folder}/lr-0.1", f"{folder}/lr-0.1/seed-1"]
+    assert len(printed(capsys, *both)[0].splitlines()) == len(once)
+
+
 def seeds(folder: Path, name: str, losses: list[float], lr: float) -> Path:
     for seed, loss in enumerate(losses, 1):
         write_run(folder / name / f"seed-{seed}", [loss], seed=seed, lr=lr)
