@@ -99,7 +99,8 @@ def _choose_rows(inputs: Sequence[Input], rows: int) -> list[JsonObject]:
             # A copy of stdin or of a pipe has a path alone.
             names = [part.name if Path(part.name).is_file() else part.path for part in file.parts]
             own = {"format": file.format, "text_key": file.text_key}
-            sources.append({"files": names, "max_rows": -(-rows // count), **own})
+            most = min(-(-rows // count), file.max_rows or rows)
+            sources.append({"files": names, "max_rows": most, **own})
     return sources
 
 

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nlpkit.commands import _smoke_test
+from nlpkit.contracts.reader import TextFile
+from nlpkit.data.files import Input
 from tests import _images, _tiny, _tiny_tasks
 from tests._faults import Server, done
 from tests.models import test_recurrent_outside as test_parts_recurrent
@@ -21,6 +24,12 @@ def server() -> Iterator[Server]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _tiny_tasks.three(tmp_path_factory.mktemp("tasks"))
+
+
+def test_no_row_is_read_that_the_run_does_not_read() -> None:
+    files = tuple(TextFile(name, name, "jsonl", max_rows=2) for name in ("a", "b"))
+    chosen = _smoke_test._choose_rows([Input(files, 1.0), Input(files[:1], 1.0)], 3)
+    assert [source["max_rows"] for source in chosen] == [2, 2, 2]
 
 
 @pytest.mark.slow
