@@ -151,7 +151,7 @@ def _other_error(error: Exception, shown: bool) -> int:
     # torch and safetensors have their own classes, which are not worth importing torch for.
     if "OutOfMemoryError" in type(error).__name__ or any(each in text for each in NO_MEMORY):
         return _say(_OUT_OF_MEMORY, OutOfMemory.exit_code, shown)
-    if os.strerror(errno.ENOSPC) in text:
+    if os.strerror(errno.ENOSPC) in text or text.startswith("Symlink loop"):
         return _say(text, FileError.exit_code, shown)
     if os.environ.get("WORLD_SIZE", "1") != "1" and any(each in text for each in _LOST):
         return _say(_ANOTHER_ENDED, TryAgain.exit_code, shown)

@@ -350,6 +350,17 @@ def test_cli_nul_in_a_setting_is_one_line(folder, capsys, key):
     assert (out, err) == ("", f"--set {key}: contains a NUL character, which no setting can have\n")
 
 
+@pytest.mark.parametrize(
+    "arguments", [("report", "x.txt"), ("data", "contains", "x.txt", "--in", "x.txt")]
+)
+def test_cli_circle_of_links_is_one_line(tmp_path, monkeypatch, capsys, arguments):
+    monkeypatch.chdir(tmp_path)
+    Path("x.txt").symlink_to("x.txt")
+    assert cli.run(arguments) == 4
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), "x.txt" in err) == ("", 1, True)
+
+
 def test_cli_missing_recipe_gives_4(folder):
     done = nlpkit("tokenizer", "train", "cpm_amt")
     said = "nlpkit: cpm_amt: no such recipe, did you mean the packaged recipe cpm_ant?\n"
