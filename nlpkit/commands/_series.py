@@ -83,7 +83,7 @@ class Series:
         own = self.make(None, "search").resolved.recipe
         made, config = own.objective[0].objective, own.objective[0].config
         columns = made.named_columns(config) if issubclass(made, Task) else ()
-        is_given = any(each.startswith(f"{_GROUP}=") for each in self.changes)
+        is_given = any(each.partition("=")[0].strip() == _GROUP for each in self.changes)
         # Images name the column of their class alone: a group would be a whole class.
         if own.data.valid_group or is_given or columns[:1] in ((), (config.setting("label"),)):
             return []

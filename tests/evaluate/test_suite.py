@@ -168,6 +168,7 @@ def search(monkeypatch, rates, figures, train, diverged=()):
     [
         ("gpt1_entail", [], "premise"),
         ("gpt1_entail", ["data.valid_group=null"], None),
+        ("gpt1_entail", [" data.valid_group = null"], None),
         ("gpt1", [], None),  # documents
         ("vit", [], None),  # of an image, the class alone is named
         ("own.yaml", [], "hypothesis"),
