@@ -52,6 +52,8 @@ def generate(
 
     if isinstance(texts, str):
         raise UsageError("texts: is one text; give a list of texts: [text]")
+    if batch < 1:
+        raise UsageError(f"batch: needs 1 or more, got {batch}")
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings or Settings())
 
     def write() -> "Iterator[Written]":

@@ -103,6 +103,8 @@ def test_generate_warns_of_what_is_cut(folder: Path) -> None:
     written = api.generate(api.open_checkpoint("runs/small", device="cpu"), ["a " * 99], settings)
     with pytest.warns(UserWarning, match="1 input was too long and cut by .* tokens; the model"):
         list(written)
+    with pytest.raises(errors.UsageError, match="batch: needs 1 or more, got 0"):
+        api.generate(api.open_checkpoint("runs/small", device="cpu"), ["a"], batch=0)
 
 
 def test_score_equals_hand_arithmetic_and_reads_several_references() -> None:
