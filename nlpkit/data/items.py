@@ -124,7 +124,7 @@ def read_rows(
         if file.format in formats.TEXT_FORMATS:
             raise UsageError(
                 f"{file.name}: a task needs rows ({', '.join(formats.readers())}), and this file "
-                f"is read as {file.format}; if it has rows, set data.format"
+                f"is read as {file.format}; if it has rows, rename it, or set data.format"
             )
         callbacks.should_stop()
         found = 0

@@ -568,7 +568,7 @@ def test_format_without_rows_is_refused_with_the_known_ones(tmp_path: Path) -> N
     message = (
         r"a\.txt: a task needs rows \(arrow, conll, csv, idx, images, json, jsonl, parallel, "
         r"parquet, squad, tsv\), "
-        r"and .* as text"
+        r"and .* as text; if it has rows, rename it, or set data.format"
     )
     with pytest.raises(UsageError, match=message):
         _rows(["a.txt"])
