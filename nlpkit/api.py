@@ -55,13 +55,7 @@ def generate(
     if batch < 1:
         raise UsageError(f"batch: needs 1 or more, got {batch}")
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings or Settings())
-
-    def write() -> "Iterator[Written]":
-        yield from writer.write(texts, batch=batch)
-        for line in writer.list_losses():
-            _warn(line)
-
-    return write()
+    return writer.write(texts, batch=batch, warn=_warn)
 
 
 def score(name: str, answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> "Score":

@@ -132,7 +132,9 @@ def command(
         goes_on = not writer.reads_source and not isinstance(objective, Task)
         echo = goes_on and not common.json and sys.stdout.isatty()
     start = time.perf_counter()
-    texts = writer.write(inputs, batch=lines.batch, ready=inputs.ready, scores=common.json)
+    texts = writer.write(
+        inputs, batch=lines.batch, ready=inputs.ready, scores=common.json, warn=log.warn
+    )
     for number, written in enumerate(texts, 1):
         if written.problem:
             log.warn(f"input {number}: {written.problem}; its output is empty")
@@ -194,7 +196,6 @@ def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> N
         f"{seconds:.1f} s, "
         f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
-    log.warn_all(writer.list_losses())
     if inputs.blank:
         blank = number_of(inputs.blank, "empty lines between the objects were skipped")
         log.warn(f"{inputs.name}: {blank}")

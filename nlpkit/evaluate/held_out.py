@@ -205,7 +205,7 @@ class Evaluation:
         answers: list[str] = []
         problems: list[str] = []
         ended = 0
-        for written in writer.write(texts, scores=False):
+        for written in writer.write(texts, scores=False, warn=log.warn):
             stop.check()
             show("written answers", len(answers), len(texts))
             answers.append(written.outputs[0].text if written.outputs else "")
@@ -221,7 +221,6 @@ class Evaluation:
                 f"{len(problems):,} of {len(texts):,} rows have no answer ({problems[0]}), which "
                 "counts as an empty one"
             )
-        log.warn_all(writer.list_losses())
         return [(a, item.label) for a, item in zip(answers, self._written, strict=True)]
 
 

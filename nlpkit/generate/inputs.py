@@ -81,10 +81,7 @@ class _Pipe:
         return True
 
     def _is_readable(self, seconds: float) -> bool:
-        try:
-            return bool(select.select([self._descriptor], [], [], seconds)[0])
-        except OSError:  # on Windows, `select` accepts only sockets
-            return True
+        return bool(select.select([self._descriptor], [], [], seconds)[0])
 
     def __iter__(self) -> Iterator[bytes]:
         while True:

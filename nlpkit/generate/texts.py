@@ -96,8 +96,12 @@ class Writer:
         batch: int = 32,
         ready: Callable[[], bool] = lambda: True,
         scores: bool = True,
+        warn: Callable[[str], None] = lambda line: None,
     ) -> Iterator[Written]:
-        """Yield the outputs for each text, in order; see `engine.generate` for the arguments."""
+        """Yield the outputs for each text, in order; `warn` is told in the end what was cut.
+
+        See `engine.generate` for the other arguments.
+        """
         jobs: deque[_Job] = deque()
 
         def prompts() -> Iterator[Prompt | None]:
@@ -124,20 +128,20 @@ class Writer:
             outputs = [self._make_output(job, answer) for answer in answers]
             self.counts["tokens"] += sum(output.tokens for output in outputs)
             yield Written(job.text, outputs, job.problem)
+        for line in self._list_losses():
+            warn(line)
 
-    def list_losses(self) -> list[str]:
-        """Return what was lost of the inputs so far, a line each."""
-        counts, lost = self.counts, []
-        if counts["cut inputs"]:
+    def _list_losses(self) -> Iterator[str]:
+        """Yield what was lost of the inputs, a line each."""
+        if cut := self.counts["cut inputs"]:
             included = "end token included" if self.reads_source else "output included"
-            lost.append(
-                f"{number_of(counts['cut inputs'], 'inputs were')} too long and cut by "
-                f"{number_of(counts['cut tokens'], 'tokens')}; the model takes "
+            yield (
+                f"{number_of(cut, 'inputs were')} too long and cut by "
+                f"{number_of(self.counts['cut tokens'], 'tokens')}; the model takes "
                 f"{self.objective.max_length:,}, {included}"
             )
-        if unknown := counts["unknown tokens"]:
-            lost.append(number_of(unknown, "unknown tokens of the inputs were left out"))
-        return lost
+        if unknown := self.counts["unknown tokens"]:
+            yield number_of(unknown, "unknown tokens of the inputs were left out")
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of an input, with what the objective puts in front of or inside it."""
