@@ -37,7 +37,7 @@ class Asked:
         autocompletion=completion.list_recipes,
     )
     words: int = option(
-        "--words N", "words (Chinese: characters) in a row that agree", default=13, min=2, max=1000
+        "--words N", "words in a row that must agree, or Chinese characters", default=13, min=2
     )
     examples: int = option("--examples N", "rows shown of each FILE", default=3, min=0)
 
