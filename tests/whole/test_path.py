@@ -16,7 +16,7 @@ def test_path_of_a_run_is_that_of_the_docs_and_gets_no_longer(tmp_path: Path) ->
     # Lower a figure when it has fallen; machinery that is added takes as much away elsewhere.
     assert len(found.files) <= 82
     assert found.lines <= 13_256
-    assert sum(found.files.values()) <= 6_074
+    assert sum(found.files.values()) <= 6_064
     assert found.modules <= 133
 
 
