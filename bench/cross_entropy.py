@@ -14,7 +14,7 @@ import time
 
 import torch
 
-from nlpkit.models.layers.vocabulary_head import linear_cross_entropy, sizes
+from nlpkit.models.layers.vocabulary_head import chunk_size, linear_cross_entropy
 from nlpkit.train import machine
 
 TARGETS = 2048
@@ -28,14 +28,12 @@ def _loss(hidden, table, targets, dtype):
 
 
 def _products(hidden, table, logits):
-    size, together = sizes(len(table), table.dtype)
+    size = chunk_size(len(table), table.dtype)
     with torch.no_grad():
-        for start in range(0, len(hidden), together):
-            block = hidden[start : start + together]
-            for rows in block.split(size):
-                rows @ table.T
-            grad = logits[: len(block)]
-            grad @ table, grad.T @ block
+        for chunk in hidden.split(size):
+            chunk @ table.T
+            grad = logits[: len(chunk)]
+            grad @ table, grad.T @ chunk
 
 
 def main():
@@ -53,7 +51,7 @@ def main():
             hidden = torch.randn(TARGETS, given.width).requires_grad_()
             table = (torch.randn(size, given.width) / given.width**0.5).requires_grad_()
             cast = [each.detach().to(dtype) for each in (hidden, table)]
-            logits = torch.ones(sizes(size, dtype)[1], size, dtype=dtype)
+            logits = torch.ones(chunk_size(size, dtype), size, dtype=dtype)
             targets = torch.randint(0, size, (TARGETS,))
             ways = {
                 "loss": lambda h=hidden, w=table, t=targets, d=dtype: _loss(h, w, t, d),

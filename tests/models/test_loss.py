@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nlpkit.models.layers import vocabulary_head
-from nlpkit.models.layers.vocabulary_head import BLOCK_OF_LARGE_HALF, CHUNK, linear_cross_entropy
+from nlpkit.models.layers.vocabulary_head import CHUNK, CHUNK_OF_LARGE_HALF, linear_cross_entropy
 
 C, V = 24, 97
 
@@ -107,7 +107,7 @@ def test_loss_with_float32_weights_and_bfloat16_hidden_keeps_each_type() -> None
     assert weight.grad.dtype == torch.float32
 
 
-@pytest.mark.parametrize("m", [90, BLOCK_OF_LARGE_HALF, 2 * BLOCK_OF_LARGE_HALF + 300])
+@pytest.mark.parametrize("m", [90, CHUNK_OF_LARGE_HALF, 2 * CHUNK_OF_LARGE_HALF + 300])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_loss_of_a_large_vocabulary_is_that_of_small_chunks(
     m: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -120,8 +120,8 @@ def test_loss_of_a_large_vocabulary_is_that_of_small_chunks(
         monkeypatch.setattr(vocabulary_head, "LARGE", large)
         total, each = linear_cross_entropy(hidden, table, targets, weights)
         found.append((total.detach(), each, *torch.autograd.grad(total, inputs)))
-    assert vocabulary_head.sizes(V, dtype)[1] == (
-        256 if dtype == torch.float32 else BLOCK_OF_LARGE_HALF
+    assert vocabulary_head.chunk_size(V, dtype) == (
+        256 if dtype == torch.float32 else CHUNK_OF_LARGE_HALF
     )
     small, large = found
     torch.testing.assert_close(large[:2], small[:2], rtol=1e-6, atol=1e-6)

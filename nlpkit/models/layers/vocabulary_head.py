@@ -21,11 +21,11 @@ from torch.utils.checkpoint import checkpoint
 
 from nlpkit.models.layers.packs import last_states
 
-# Targets per chunk. Logits of 512 x 8,192 x 4 bytes are 16 MB, which caches hold. The gradient of a
-# large table leaves the caches: in half precision, where adding to it also converts, it is added
-# once for several chunks.
-CHUNK, CHUNK_OF_LARGE, LARGE = 512, 256, 1 << 14
-BLOCK_OF_LARGE_HALF = 1024
+# Targets whose logits exist at a time: 512 x 8,192 x 4 bytes are 16 MB, which caches hold. The
+# gradient of a large table leaves the caches: in half precision, where adding to it also converts,
+# it is added less often.
+CHUNK, CHUNK_OF_LARGE, CHUNK_OF_LARGE_HALF, LARGE = 512, 256, 1024, 1 << 14
+ROWS, NUMBERS = 4, 1 << 18  # logits for the softmax, a thread: at least 4 rows, 1 MB in float32
 
 
 class TiedHead(nn.Module):
@@ -134,11 +134,11 @@ class _Settings:
     dtype: torch.dtype  # of the products
 
 
-def sizes(vocabulary: int, dtype: torch.dtype) -> tuple[int, int]:
-    """Return the targets of a chunk of logits, and of a product that gives gradients of inputs."""
+def chunk_size(vocabulary: int, dtype: torch.dtype) -> int:
+    """Return the targets whose logits exist at a time, in the type of the products."""
     if vocabulary <= LARGE:
-        return CHUNK, CHUNK
-    return CHUNK_OF_LARGE, BLOCK_OF_LARGE_HALF if dtype.itemsize < 4 else CHUNK_OF_LARGE
+        return CHUNK
+    return CHUNK_OF_LARGE_HALF if dtype.itemsize < 4 else CHUNK_OF_LARGE
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
@@ -159,37 +159,33 @@ class _LinearCrossEntropy(torch.autograd.Function):
         weight_grad = torch.zeros_like(weight) if of_weight and not count else None
         bias_grad = torch.zeros_like(bias, dtype=wide) if of_bias and bias is not None else None
         states, table = hidden.to(dtype), weight.to(dtype)  # once, not for each chunk
-        size, together = sizes(len(weight), dtype)
+        size = some = chunk_size(len(weight), dtype)
+        if hidden.device.type == "cpu":  # the passes of the softmax: in the cache of each core
+            some = min(max(ROWS, NUMBERS // len(weight)) * torch.get_num_threads(), size)
         # All chunks share them: a new large tensor is new pages of the system each time.
-        shape = min(size, count), len(weight)
-        buffers = [torch.empty(shape, dtype=wide, device=hidden.device) for _ in range(2)]
-        for begin in range(0, count, together):
-            block = slice(begin, min(begin + together, count))
-            grad: Tensor | None = None  # of the logits of the block
-            for start in range(begin, block.stop, size):
-                rows = slice(start, min(start + size, block.stop))
-                logits, likely = (each[: rows.stop - start] for each in buffers)  # (M', V)
-                if dtype == wide:
-                    torch.mm(states[rows], table.T, out=logits)
-                else:
-                    logits.copy_(states[rows] @ table.T)
+        buffer = states.new_empty(min(size, count), len(weight))
+        converted = states.new_empty(min(some, count), len(weight), dtype=wide)
+        for begin in range(0, count, size):
+            chunk = slice(begin, min(begin + size, count))
+            grad = torch.mm(states[chunk], table.T, out=buffer[: chunk.stop - begin])  # the logits
+            for start in range(begin, chunk.stop, some):
+                rows = slice(start, min(start + some, chunk.stop))
+                part = grad[start - begin : rows.stop - begin]
+                logits = part if dtype == wide else converted[: len(part)].copy_(part)
                 if bias is not None:
                     logits += bias
                 weights = None if loss_weights is None else loss_weights[rows, None]
-                chunk = _chunk(logits, likely, targets[rows, None], weights, settings)
-                token_losses[rows], normalizers[rows], part = chunk
-                if part is not None and bias_grad is not None:
-                    bias_grad += part.sum(0)
-                if part is not None and rows == block:  # float32 needs no copy
-                    grad = part.to(dtype)
-                elif part is not None:
-                    shape = block.stop - begin, len(weight)
-                    grad = states.new_empty(shape) if grad is None else grad
-                    grad[start - begin : rows.stop - begin] = part
-            if grad is not None and hidden_grad is not None:
-                hidden_grad[block] = grad @ table
-            if grad is not None and of_weight:
-                weight_grad = _add_product(weight_grad, grad.T, states[block], _wide(weight))
+                token_losses[rows], normalizers[rows] = _losses(
+                    logits, targets[rows, None], weights, settings
+                )
+                if bias_grad is not None:
+                    bias_grad += logits.sum(0)
+                if settings.with_grad:
+                    part.copy_(logits)  # nothing if they are the same
+            if hidden_grad is not None:
+                hidden_grad[chunk] = grad @ table
+            if of_weight:
+                weight_grad = _add_product(weight_grad, grad.T, states[chunk], _wide(weight))
         weight_grad = None if weight_grad is None else weight_grad.to(weight.dtype)
         bias_grad = bias_grad if bias_grad is None or bias is None else bias_grad.to(bias.dtype)
         ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
@@ -216,40 +212,31 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
-def _chunk(
-    logits: Tensor, likely: Tensor, chosen: Tensor, weights: Tensor | None, settings: _Settings
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Return losses (M'), the log of the normalizers (M') and the gradient of the logits (M', V).
+def _losses(
+    logits: Tensor, chosen: Tensor, weights: Tensor | None, settings: _Settings
+) -> tuple[Tensor, Tensor]:
+    """Return losses (M') and the log of the normalizers (M'); `logits` (M', V) get their gradient.
 
-    `chosen` and `weights` are (M', 1). The gradient overwrites `likely`.
+    `chosen` and `weights` are (M', 1). The largest probability is 1 / sum of exp(logit - largest):
+    one pass of exp serves the probabilities and the normalizer.
     """
     smoothing, z_loss = settings.label_smoothing, settings.z_loss
-    normalizer = _softmax(logits, likely)
-    likelihood = logits.gather(1, chosen)
+    likelihood, largest = logits.gather(1, chosen), logits.amax(1, True)
     if smoothing:
         # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
         likelihood = (1 - smoothing) * likelihood + smoothing * logits.mean(1, keepdim=True)
-    losses = (normalizer - likelihood).squeeze(1)
-    if not settings.with_grad:
-        return losses, normalizer.squeeze(1), None
-    # (1 + 2 * z * normalizer) * p - (1 - e) * one_hot - e / V; it overwrites the probabilities p.
-    if z_loss:
-        likely *= 1 + 2 * z_loss * normalizer
-    likely.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
-    if smoothing:
-        likely -= smoothing / likely.shape[1]
-    if weights is not None:
-        likely *= weights
-    return losses, normalizer.squeeze(1), likely
-
-
-def _softmax(logits: Tensor, likely: Tensor) -> Tensor:
-    """Return the log of the normalizer (M', 1) of logits (M', V); `likely` gets probabilities.
-
-    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
-    """
-    torch.softmax(logits, 1, out=likely)
-    return logits.amax(1, True) - likely.amax(1, True).log_()
+    likely = torch.softmax(logits, 1, out=logits)  # in place
+    normalizer = largest - likely.amax(1, True).log_()
+    if settings.with_grad:
+        # (1 + 2 * z * normalizer) * p - (1 - e) * one_hot - e / V
+        if z_loss:
+            likely *= 1 + 2 * z_loss * normalizer
+        likely.scatter_add_(1, chosen, torch.full_like(normalizer, smoothing - 1))
+        if smoothing:
+            likely -= smoothing / likely.shape[1]
+        if weights is not None:
+            likely *= weights
+    return (normalizer - likelihood).squeeze(1), normalizer.squeeze(1)
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
