@@ -374,6 +374,17 @@ def test_damaged_file_is_one_line(name: str) -> None:
         _read(str(Path(name).rename(f"{name}.gz")))
 
 
+def test_arrow_stream_cut_between_its_batches_is_named() -> None:
+    pyarrow = pytest.importorskip("pyarrow")
+    whole = _save("stream", MANY, "a.arrow")
+    with pyarrow.memory_map(whole) as source:
+        stream = pyarrow.ipc.open_stream(source)
+        stream.read_next_batch()
+        Path("b.arrow").write_bytes(Path(whole).read_bytes()[: source.tell()])
+    with pytest.raises(DataError, match=r"^b.arrow: is cut: it lacks the mark that ends an Arrow"):
+        _read("b.arrow")
+
+
 @pytest.mark.parametrize("kind", ["stream", "file"])
 def test_arrow_text_that_ends_beyond_the_file_is_one_line(kind: str) -> None:
     """Reading it would end the process."""
