@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit.contracts.reader import Counts
-from nlpkit.data import store
+from nlpkit.contracts.reader import Counts, TextFile
+from nlpkit.data import formats, store
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.documents import describe_reading, read_documents
 from nlpkit.data.files import find_inputs as resolve
@@ -394,6 +394,14 @@ def test_arrow_text_that_ends_beyond_the_file_is_one_line(kind: str) -> None:
     path.write_bytes(path.read_bytes().replace(ends, struct.pack("<3i", 0, 2, 1 << 30)))
     with pytest.raises(DataError, match=r"^a.arrow: cannot be read as arrow: In column 0: Invalid"):
         _read("a.arrow")
+
+
+@pytest.mark.parametrize("name", ["parquet", "arrow", "jsonl"])
+def test_file_that_cannot_be_opened_is_an_error_of_files(name: str) -> None:
+    pytest.importorskip("pyarrow")
+    file = TextFile("gone", "gone", name)
+    with pytest.raises(FileError, match=r"^gone: no such file$"):
+        list(formats.reader(name).rows(file, (), Counts()))
 
 
 def test_data_set_that_save_to_disk_wrote_is_read_by_split() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nlpkit.contracts.reader import Counts, Rows, TextFile
+from nlpkit.data.lines import open_bytes
 from nlpkit.errors import DataError, UsageError, not_installed
 
 ENDINGS = (".parquet",)
@@ -28,11 +29,12 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
 
 @contextmanager
 def arrow_errors(file: TextFile) -> Iterator[None]:
-    """Turn the errors of a file that is missing or damaged into one line."""
+    """Turn the errors of a file that cannot be opened or is damaged into one line."""
     try:
         import pyarrow
     except ImportError as error:
         raise UsageError(f"{file.name}: {not_installed('pyarrow')}") from error
+    open_bytes(file).close()  # a file that cannot be opened is no damaged one
     try:
         yield
     except (pyarrow.ArrowException, OSError, SystemError) as error:
