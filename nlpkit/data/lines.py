@@ -11,7 +11,8 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import IO, cast
+from io import BufferedReader
+from typing import cast
 
 import numpy as np
 
@@ -47,18 +48,17 @@ def file_errors(name: str) -> Iterator[None]:
         raise FileError(f"{name}: cannot be read: {error.strerror or error}") from error
 
 
-def open_bytes(file: TextFile) -> IO[bytes]:
+def open_bytes(file: TextFile) -> BufferedReader:
     """Return the file's bytes, decompressed."""
     with file_errors(file.name):
-        return cast(IO[bytes], gzip.open(file.path)) if file.gzip else open(file.path, "rb")
+        return cast(BufferedReader, gzip.open(file.path)) if file.gzip else open(file.path, "rb")
 
 
 def lines(file: TextFile) -> Iterator[bytes]:
     """Yield the lines of a file, or of its range, without their `\\n` or `\\r\\n`.
 
-    A byte order mark at the beginning of the file is dropped. Raise `DataError` for a damaged gzip
-    file, for UTF-16, for lines that end with `\r` alone and for one of more than `LONGEST_LINE`,
-    `FileError` when unreadable.
+    A byte order mark at its beginning is dropped. Raise `FileError` when unreadable, `DataError` if
+    it is damaged gzip or UTF-16, its lines end with `\r` alone, or one exceeds `LONGEST_LINE`.
     """
     left = sys.maxsize if file.stop is None else file.stop - file.start
     number = 0
@@ -69,7 +69,8 @@ def lines(file: TextFile) -> Iterator[bytes]:
             left -= len(raw)
             number += 1
             if number == 1 and file.start == 0:
-                if raw.startswith(_UTF16_MARKS) or (b"\r" in raw[:-1] and raw[-1:] != b"\n"):
+                is_only = raw[-1:] != b"\n" or (raw[:-2].count(b"\r") > 1 and not stream.peek(1))
+                if raw.startswith(_UTF16_MARKS) or (b"\r" in raw.rstrip() and is_only):
                     from nlpkit.data.unreadable import explain_first_line
 
                     raise explain_first_line(file.name, raw)

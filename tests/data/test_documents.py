@@ -437,6 +437,8 @@ def test_paragraphs_lines_are_joined_and_start_is_named(tmp_path, here):
         ("不\n".encode("utf-16"), "a.txt:1: UTF-16 or UTF-32 text"),  # has the byte of \r
         (b"a\rb\r", "a.txt:1: its lines end with a carriage return alone"),
         (b"a\rb", "a.txt:1: its lines end with a carriage return alone"),
+        (b"a\rb\rc\n", "a.txt:1: its lines end with a carriage return alone"),
+        (b"a\rb\rc\r\n", "a.txt:1: its lines end with a carriage return alone"),
         ("a\n".encode("utf-16-be"), "a.txt:1: character 1 of the text is NUL (U+0000)"),
         (b"a\rb\0", "a.txt:1: character 4 of the text is NUL (U+0000)"),
         (b"\x1f\x8b\r\0", "a.txt:1: byte 2 is not UTF-8 (0x8b); it looks like a gzip"),
