@@ -64,6 +64,16 @@ def test_text_key_looks_for_one_column(texts, capsys, key, found):
     assert json.loads(capsys.readouterr().out)["files"][0]["found"] == found
 
 
+@pytest.mark.parametrize("ending", ["tsv", "csv"])
+def test_header_is_no_row(texts, capsys, ending):
+    separator = "\t" if ending == "tsv" else ","
+    Path(f"x.{ending}").write_text(f"text{separator}label\n{SENTENCE}{separator}yes\n")
+    assert run(f"x.{ending}", "--in", "train.txt", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"][0]["rows"] == 1
+    assert run("eval.jsonl", "--in", f"x.{ending}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["training_rows"] == 1
+
+
 def test_recipe_names_its_training_text_without_what_it_holds_out(texts, capsys):
     Path("train.jsonl").write_text(
         "".join(json.dumps({"text": f"{SENTENCE} number {n}"}) + "\n" for n in range(60))

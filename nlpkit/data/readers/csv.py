@@ -28,9 +28,9 @@ def name_cells(
 ) -> Rows:
     """Yield the line number and the cells by column name of each row, or a `RowError`.
 
-    The `names` are in the first row. If all `columns` are numbers (from 1), there is no header.
+    The `names` are in the first row. If the `columns` are numbers (from 1), there is no header.
     """
-    numbered = all(map(is_number, columns))
+    numbered = bool(columns) and all(map(is_number, columns))
     for line, cells in cells_of:
         counts.lines += 1
         if isinstance(cells, RowError):
