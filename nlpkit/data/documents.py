@@ -165,12 +165,11 @@ def finish(file: TextFile, config: Config, counts: Counts) -> None:
     if counts.documents or counts.held_out:
         return
     if counts.bad:
-        raise DataError(
-            f"{file.name}: {all_of(counts.bad, 'rows are malformed')}; the first: "
-            f"{counts.first_bad[0]}"
-        )
+        said = all_of(counts.bad, "rows are malformed")
+        raise DataError(f"{file.name}: {said}; the first: {counts.first_bad[0]}")
     blank, empty = number_of(counts.blank, "blank lines"), number_of(counts.empty, "empty texts")
-    what = f"no documents: {blank}, {empty}" if counts.lines else "empty file"
+    what = f"no documents: {blank}, {empty}" if counts.blank + counts.empty else "no rows"
+    what = what if counts.lines else "empty file"
     if config.on_error == "stop":
         raise DataError(f"{file.name}: {what}")
     counts.add_bad(Bad(file.name, max(counts.lines, 1), what))

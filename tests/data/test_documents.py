@@ -570,7 +570,8 @@ def test_tsv_column_by_name_or_number(tmp_path, here):
         ("text\ttext\na\tb\n", "text", 'a.tsv:1: column "text" is there twice'),
         (b"te\xfft\n", "text", "a.tsv:1: byte 3 is not UTF-8 (0xff)"),
         ("", "text", "a.tsv: empty file"),
-        ("id\ttext\n", "text", "a.tsv: no documents: 0 blank lines, 0 empty texts"),
+        ("text\t\t\na\tb\tc\n", "text", "a.tsv:1: 2 columns have no name; give each one"),
+        ("id\ttext\n", "text", "a.tsv: no rows"),
     ],
 )
 def test_tsv_bad_content_is_named_with_its_line(tmp_path, here, content, key, message):

@@ -45,7 +45,9 @@ def name_cells(
             names = cells
             twice = [name for name, count in Counter(names).items() if count > 1]
             if twice:
-                raise DataError(f'{file.name}:{line}: column "{twice[0]}" is there twice')
+                unnamed = f"{names.count('')} columns have no name; give each one"
+                what = f'column "{twice[0]}" is there twice' if twice[0] else unnamed
+                raise DataError(f"{file.name}:{line}: {what}")
         elif len(cells) != len(names):
             yield line, RowError(f"{number_of(len(cells), 'columns')}; the header has {len(names)}")
         else:
