@@ -97,8 +97,8 @@ def _check_unseen(path: Path, name: str, pattern: str, seen: dict[str, str]) -> 
         raise UsageError(
             "data: -: stdin is named twice, and can be read only once"
             if real == "-"
-            else f"data: {real} is named twice (by {seen[real]!r} and {pattern!r}); to use it more "
-            "often, give it a weight"
+            else f"data: {real} is named twice (by {seen[real]!r} and {pattern!r}); name it once "
+            "(in data.train, a weight uses it more often)"
         )
     seen[real] = pattern
 

@@ -210,7 +210,7 @@ def test_resolve_same_file_twice_is_an_error(tmp_path, here, second):
     write(here / "a.txt", "a")
     write(here / "b.txt", "b")
     (here / "link.txt").symlink_to("a.txt")
-    with pytest.raises(UsageError, match=r"a.txt is named twice.*give it a weight"):
+    with pytest.raises(UsageError, match=r"a.txt is named twice.*; name it once"):
         resolve(Config(train=["a.txt", second]), None, tmp_path)
     with pytest.raises(UsageError, match=r"is named twice"):
         resolve(Config(train=["b.txt"], valid=["a.txt", second]), None, tmp_path)
