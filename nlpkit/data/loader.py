@@ -22,6 +22,7 @@ from nlpkit.contracts.task import Item, Task
 from nlpkit.data.corpus import Corpus
 from nlpkit.data.items import TaskDataset
 from nlpkit.data.pack import Bins, frame_documents, pack_examples, plan_bins
+from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -122,7 +123,11 @@ class Examples:
         A piece of weight w occurs floor(w) times and once more with probability w - floor(w).
         """
         rng = self.generator(epoch)
-        times = np.floor(self.weights + rng.random(len(self))).astype(np.int64)
+        drawn = np.floor(self.weights + rng.random(len(self)))
+        if (total := drawn.sum()) > 10 * len(self) + 1e8:  # its plan would not fit into memory
+            what = f"with these weights an epoch has {total:.3g} examples; lower them"
+            raise UsageError(f"data.train: {what}")
+        times = drawn.astype(np.int64)
         piece = np.repeat(np.arange(len(self)), times)
         first = np.repeat(np.cumsum(times) - times, times)
         return rng.permutation((np.arange(len(piece)) - first) * len(self) + piece)
@@ -149,12 +154,11 @@ class Examples:
 
         Ids of a frame are those in the span. If the objective has any `token_flags`, ids have them.
         """
-        pieces, corpus = self.spans, self.corpus
-        place = pieces.document, pieces.start, pieces.stop
-        document, start, stop = (int(each[piece]) for each in place)
+        spans, corpus = self.spans, self.corpus
+        document, start, stop = (int(e[piece]) for e in (spans.document, spans.start, spans.stop))
         if isinstance(corpus, TaskDataset):
             return corpus.items[document]
-        span, before, after = (document, start, stop), pieces.before, pieces.after
+        span, before, after = (document, start, stop), spans.before, spans.after
         if before or after or stop > corpus.lengths[document]:
             ids = frame_documents(corpus.document, *span, before, after)
         else:
@@ -214,13 +218,9 @@ class Stream:
         if epoch % self.round:
             carried = examples.carry_over(self.plan(epoch - 1).leftover)
             items = np.concatenate([carried, items])
-        return plan_bins(
-            items,
-            examples.sizes[items % len(examples)],
-            self.budget,
-            examples.generator(epoch, 0, 0, 1),
-            allow_leftover=(epoch + 1) % self.round != 0,
-        )
+        sizes, rng = examples.sizes[items % len(examples)], examples.generator(epoch, 0, 0, 1)
+        leaves = (epoch + 1) % self.round != 0
+        return plan_bins(items, sizes, self.budget, rng, allow_leftover=leaves)
 
     def locate(self, number: int) -> Position:
         """Return epoch and bin of the `number`-th bin counted from the start position."""

@@ -362,6 +362,12 @@ def test_weight_of_a_source_does_not_change_which_examples_there_are() -> None:
         assert _items_of_epoch(stream, epoch) == expected
 
 
+def test_weights_of_too_many_examples_an_epoch_are_refused() -> None:
+    said = r"^data.train: with these weights an epoch has 3e\+09 examples; lower them$"
+    with pytest.raises(UsageError, match=said):
+        _examples(([20], 1.0), ([20] * 3, 1e9)).epoch(0)
+
+
 def test_source_without_documents_takes_no_weight() -> None:
     examples = _examples(([], 3.0), ([20, 20], 0.5), ([], 7.0), ([20], 2.0))
     assert examples.weights.tolist() == [0.5, 0.5, 2.0]
