@@ -154,16 +154,18 @@ def _of_conversations(opened: "Opened") -> "Objective":
 
 
 def _open_inputs(file: str, key: str | None, chat: bool) -> "Inputs":
+    from nlpkit.data.formats import find_format
     from nlpkit.data.template import check_option
     from nlpkit.generate.inputs import Inputs
 
     check_option("--key", key)
     if file != "-" and not os.path.exists(file):
         raise FileError(f"{file}: no such file")
-    is_json = file.removesuffix(".gz").endswith(".jsonl") and not chat
+    if (form := find_format(file)) not in ("", "text", "jsonl"):
+        raise UsageError(f"{file}: {form} is not read here; an input is a line of txt or jsonl")
     if file == "-" and sys.stdin is None:
         raise UsageError("FILE: '-' is stdin, but stdin is closed")
-    return Inputs(file, key or (_KEY if is_json else None))
+    return Inputs(file, key or (_KEY if form == "jsonl" and not chat else None))
 
 
 def _print(written: "Written", echo: bool, settings: "Settings", common: Common) -> None:

@@ -127,7 +127,7 @@ def test_generate_samples_differ_by_seed_alone(command, inputs: Path) -> None:
 
 
 def test_generate_echo_escapes_what_would_end_a_line_or_column(command, tmp_path: Path) -> None:
-    path = tmp_path / "in.jsonl"
+    path = tmp_path / "in.json"
     text = "天\n地\t人\\n\r山"
     path.write_text(json.dumps({"input": text}) + "\n\n" + '{"input": "风"}', encoding="utf-8")
     code, out, err = command(path, "--echo")
@@ -296,6 +296,14 @@ def test_generate_without_a_checkpoint_or_input_exits_4(
     assert (code, out) == (4, "")
     assert err.startswith("nlpkit: ")  # before the checkpoint is opened
     assert err.endswith("none.txt: no such file\n")
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv.gz", "x.parquet"])
+def test_generate_refuses_a_table(name: str, tmp_path: Path, capsys) -> None:
+    (tmp_path / name).touch()
+    assert cli.run(["generate", "x", str(tmp_path / name)]) == 2
+    what = f"{name.split('.')[1]} is not read here; an input is a line of txt or jsonl"
+    assert capsys.readouterr().err == f"nlpkit: {tmp_path / name}: {what}\n"
 
 
 def _started(run: Path, *arguments: str, **streams) -> subprocess.Popen:
