@@ -58,6 +58,8 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     from nlpkit.data.template import check_option
 
     check_option("--text-key", common.text_key)
+    if "" in files:
+        raise UsageError("FILE: a name is empty")
     for file in (judged.surprisal, judged.predictions):
         check_unread(file, files)
     from nlpkit.evaluate import published, surprisal, write_rows

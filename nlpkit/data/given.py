@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from nlpkit.data import formats
+from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 
 
@@ -11,6 +12,8 @@ def list_sources(files: Sequence[str], form: str, are_rows: bool) -> list[str | 
 
     With `auto` the ending of the file name determines the format; rows on stdin are jsonl.
     """
+    if "" in files:
+        raise UsageError("--data: a name is empty")
     remaining, sources = list(files), list[str | JsonObject]()
     while remaining:
         if are_rows and form == "auto" and remaining[0] == "-":

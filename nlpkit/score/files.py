@@ -20,7 +20,7 @@ _MARK = "\ufeff"
 
 def display_name(path: str) -> str:
     """Return the name of the file in messages."""
-    return "stdin" if path == "-" else path
+    return "stdin" if path == "-" else path or "''"
 
 
 def read_lines(path: str, encoding: str = "utf-8") -> Iterator[str]:

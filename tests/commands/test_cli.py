@@ -712,6 +712,13 @@ def test_file_in_a_folder_that_is_not_there_is_refused_at_once(line, folder, cap
     assert cli.run([*line.split()[:-1], "-"]) == 2
 
 
+@pytest.mark.parametrize("what", ["--pairs", "--surprisal"])
+def test_judge_refuses_an_empty_name(what, folder, capsys):
+    options = [what, "s.tsv"] if what == "--surprisal" else [what]
+    assert cli.run(["judge", "x", "", *options]) == 2
+    assert capsys.readouterr().err == "nlpkit: FILE: a name is empty\n"
+
+
 @pytest.mark.parametrize(
     ("written", "value"),
     [("90s", 90), ("50m", 3000), ("1h30m", 5400), ("2d", 172800), ("45", 45), ("0.5h", 1800)],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nlpkit import registry
+from nlpkit import cli, registry
 from tests._scores import HYP, REF, make_folder, process, score
 
 
@@ -160,6 +160,8 @@ def test_score_damaged_gzip_gives_3(folder, capsys):
 
 def test_score_files_that_cannot_be_opened_give_4(folder, capsys):
     assert score(capsys, "mylab.equal hyp none") == (4, "", "nlpkit: none: no such file\n")
+    assert cli.run(["score", "mylab.equal", "hyp", ""]) == 4
+    assert capsys.readouterr().err == "nlpkit: '': no such file\n"
     code, _, err = score(capsys, "mylab.equal mylab ref")
     assert (code, err) == (4, "nlpkit: mylab: cannot be read: Is a directory\n")
 
