@@ -65,7 +65,8 @@ def command(checkpoint: Checkpoint, recipe: RecipeName, common: Common, asked: S
         return
     for name in metrics or found.metrics:  # before all rows are computed
         if wrong := explain_unreadable(name, [row.label for row in found.rows]):
-            raise UsageError(f"{'--metrics' if metrics else 'eval.metrics:'} {wrong}")
+            what = f"--metrics {wrong}" if metrics else found.locate(f"eval.metrics: {wrong}")
+            raise UsageError(what)
     results, rows = _score(checkpoint, found, metrics or found.metrics, asked, common)
     if predictions is not None:
         write_rows(Path(predictions), rows)

@@ -6,7 +6,7 @@ Each row has examples of its own, drawn by (seed, index of the row), as in Brown
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -26,6 +26,7 @@ from nlpkit.data.settings import Part
 from nlpkit.errors import DataError, UsageError
 from nlpkit.evaluate import list_left_out
 from nlpkit.plural import number_of
+from nlpkit.recipe import Resolved
 from nlpkit.score.settings import Prompt
 
 
@@ -48,6 +49,7 @@ class Rows:
     rows: list[PromptRow]
     train: list[PromptRow]  # empty if no examples are needed
     counts: Counts = field(default_factory=Counts)  # what was left out of the rows
+    locate: Callable[[str], str] = str  # adds the place of a setting in the recipe to a message
 
     def draw_examples(self, shots: int, seed: int, number: int) -> list[PromptRow]:
         """Return the examples of a row: training rows, but never the row itself."""
@@ -108,7 +110,7 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     labelled = hasattr(first.config, "labels") and first.config.labels is None
     known = read(train, part, Counts()) if shots or labelled else []
     config = task.complete(first.config, known)
-    settings = _complete_settings(resolved.recipe.eval.prompt, task, config)
+    settings = _complete_settings(resolved, task, config)
     if files:
         sources = list_sources(files, data.format, are_rows=True)
         settings_of_files = data.model_dump(exclude={"valid", "valid_fraction"})
@@ -126,26 +128,20 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     if shots > len(examples):
         raise UsageError(f"--shots {shots}: {name} has {number_of(len(examples), 'training rows')}")
     metrics = tuple(resolved.recipe.eval.metrics or task.metrics)
-    return Rows(
-        resolved.recipe.name,
-        resolved.recipe.seed,
-        metrics,
-        settings,
-        asked,
-        examples,
-        counts,
-    )
+    name, seed, locate = resolved.recipe.name, resolved.recipe.seed, resolved.document.locate
+    return Rows(name, seed, metrics, settings, asked, examples, counts, locate)
 
 
-def _complete_settings(given: Prompt, task: Prompted, config: FrozenConfig) -> Prompt:
+def _complete_settings(resolved: Resolved, task: Prompted, config: FrozenConfig) -> Prompt:
     """Return the recipe's settings, the task's where it has none."""
-    usual = task.wording(config)
+    given, usual = resolved.recipe.eval.prompt, task.wording(config)
     labels = given.labels or {}
     classes = config.setting("labels")
     wrong = [name for name in labels if name not in (classes or ())]
     if wrong:
         known = f"the classes are {', '.join(classes)}" if classes else "the task has no classes"
-        raise UsageError(f"eval.prompt.labels: no class {wrong[0]!r}; {known}")
+        what = f"eval.prompt.labels: no class {wrong[0]!r}; {known}"
+        raise UsageError(resolved.document.locate(what))
     names = ("template", "answer_prefix", "separator", "neutral")
     lacking = [name for name in names if getattr(given, name) is None]
     return given.model_copy(update={name: getattr(usual, name) for name in lacking})

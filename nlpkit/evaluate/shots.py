@@ -150,10 +150,8 @@ class Shots:
         for text, log_probs, answer in zip(framed, scored, answers, strict=True):
             own = log_probs[text.given :]
             if np.isnan(own).any():
-                raise UsageError(
-                    "eval.prompt.neutral: is empty, and this model has no token before a text; "
-                    "give a text, such as 'Answer:'"
-                )
+                what = "eval.prompt.neutral: is empty, and this model has no token before a text; "
+                raise UsageError(self.rows.locate(what + "give a text, such as 'Answer:'"))
             sums[answer] = float(own.sum())
         return sums
 

@@ -385,12 +385,22 @@ def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
         ),
         (["--seeds", "2"], 2, "--seeds: without examples (--shots 0) nothing is drawn"),
         (["--set", "eval.prompt.template={txt}"], 3, 'no "txt"'),
-        (["--set", "eval.prompt.labels={worse: x}"], 2, "no class 'worse'; the classes are bad"),
+        (
+            ["--set", "eval.prompt.labels={worse: x}"],
+            2,
+            "--set eval.prompt.labels: no class 'worse'; the classes are bad",
+        ),
         (["--set", "eval.prompt.sep=x"], 2, "eval.prompt.sep: unknown setting"),
         (["--set", "eval.prompt.option_score=mean"], 2, "expected one of sum, token, neutral"),
         (["--method", "pll"], 2, "has log-probability"),
         (["--metrics", "accurcy"], 2, "did you mean accuracy?"),
         (["--metrics", "pearson"], 2, "--metrics pearson cannot score answers such as "),
+        (
+            ["--set", "eval.metrics=[pearson]"],
+            2,
+            "--set eval.metrics: pearson cannot score answers such ",
+        ),
+        (["--data", ""], 2, "--data: a name is empty"),
     ],
 )
 def test_shots_refuses_in_one_line(
