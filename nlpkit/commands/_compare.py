@@ -83,6 +83,7 @@ class Runs:
         """Check all, then plan a run of each condition that is not planned yet; begin nothing."""
         objectives: dict[str, str] = {}
         tokenizers: dict[str, str] = {}  # of those whose loss is one of tokens
+        judged: dict[str, tuple[str, str]] = {}  # the text and the pairs that each is judged by
         for name in self.found.conditions:
             series = self.make_series(name)
             runs = [*series.list_trials(series.rates), *series.list_runs()]
@@ -90,6 +91,8 @@ class Runs:
                 series.check(runs)
             recipe = runs[-1].resolved.recipe
             objectives[name] = "+".join(each.name for each in recipe.objective)
+            parts = {"valid"} if recipe.data.valid else {"train", "valid_fraction", "valid_group"}
+            judged[name] = recipe.data.model_dump_json(include=parts), str(recipe.eval.pairs)
             if recipe.tokenizer and any(each.objective.predicts_text for each in recipe.objective):
                 tokenizers[name] = recipe.tokenizer.model_dump_json()
         least = 1 / math.comb(2 * self.found.seeds, self.found.seeds)  # p that so many can reach
@@ -101,6 +104,9 @@ class Runs:
             if each.by in FIGURES and one != other:
                 what = f"{each.by} of {one} and of {other}: their targets may differ"
                 log.warn(f"expect.{number}.by: {what}")
+            texts = [{judged[name][each.by == PAIRS] for name in side} for side in sides]
+            if texts[0] != texts[1]:
+                log.warn(f"expect.{number}.by: {each.by} is of other held-out data on each side")
             first, than = ({tokenizers.get(name) for name in side} for side in sides)
             if each.by in FIGURES[:2] and first != than and None not in first | than:
                 what = f"{each.by} is of tokens, of other tokenizers; take bits_per_character"

@@ -9,6 +9,7 @@ import pytest
 from nlpkit import cli, registry
 from nlpkit.commands import _compare
 from nlpkit.commands._options import Common
+from nlpkit.data.settings import Config as Data
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate import suite
 from nlpkit.evaluate.experiment import Expectation, Experiment
@@ -229,6 +230,8 @@ def _plan(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...] = (), **object
         recipe = SimpleNamespace(
             objective=[SimpleNamespace(name=objectives.get(name, "clm"), objective=part)],
             tokenizer=None,
+            data=Data(**{"train": ["t"], "valid": ["v"]} | found.conditions[name].data),
+            eval=SimpleNamespace(pairs=found.conditions[name].eval.get("pairs")),
         )
         if sizes:
             size = sizes[[*found.conditions].index(name)]
@@ -270,6 +273,26 @@ def test_losses_a_token_of_other_tokenizers_are_warned_of(monkeypatch, capsys) -
     change("by: loss", "by: bits_per_character")
     _plan(monkeypatch, (300, 400, 400))
     assert said not in capsys.readouterr().err
+
+
+def test_figures_of_other_held_out_data_are_warned_of(monkeypatch, capsys) -> None:
+    said = "expect.0.by: bits_per_character is of other held-out data on each side\n"
+    change("narrow: {recipe: tiny.yaml}", "narrow: {recipe: tiny.yaml, data: {train: u}}")
+    _plan(monkeypatch)
+    assert "held-out" not in capsys.readouterr().err
+    change("data: {train: u}", "data: {valid: w}")
+    _plan(monkeypatch)
+    err = capsys.readouterr().err
+    assert (said in err, err.count("held-out")) == (True, 2)  # narrow is also better than wild
+    change("data: {valid: w}", "data: {train: u, valid: [], valid_fraction: 0.1}")
+    _plan(monkeypatch)
+    assert said in capsys.readouterr().err
+    change("data: {train: u, valid: [], valid_fraction: 0.1}", "eval: {pairs: [p]}")
+    _plan(monkeypatch)
+    assert "held-out" not in capsys.readouterr().err
+    change("by: bits_per_character", "by: pairs")
+    _plan(monkeypatch)
+    assert "expect.0.by: pairs is of other held-out data" in capsys.readouterr().err
 
 
 @pytest.mark.slow
