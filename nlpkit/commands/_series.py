@@ -15,6 +15,7 @@ from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run
 from nlpkit.contracts.task import Task
 from nlpkit.errors import DataError, DivergedError, FileError, NlpkitError, RecipeError
+from nlpkit.evaluate.experiment import PAIRS
 from nlpkit.json_types import JsonObject
 from nlpkit.report import history
 from nlpkit.report.sweep import HELD_OUT, is_lower_better
@@ -72,22 +73,23 @@ class Series:
     def list_trials(self, rates: Sequence[float]) -> list[Run]:
         """Return the run of each rate: the first seed, scored on training text or rows."""
         sets = ["data.valid=[]", f"data.valid_fraction={SHARE}", "eval.pairs=null"]
-        sets += self._group_rows() if rates else []
+        sets += self._list_more() if rates else []
         return [
             self.make(self.seeds[0], f"search/lr-{rate:g}", [*sets, f"train.lr={rate!r}"])
             for rate in rates
         ]
 
-    def _group_rows(self) -> list[str]:
-        """Return the setting that keeps rows with the same first text, as a premise, together."""
+    def _list_more(self) -> list[str]:
+        """Return settings: no choice by pairs, rows of the same first text (a premise) together."""
         own = self.make(None, "search").resolved.recipe
+        more = [f"train.best_by={LOSS}"] if own.train.best_by == PAIRS else []
         made, config = own.objective[0].objective, own.objective[0].config
         columns = made.named_columns(config) if issubclass(made, Task) else ()
         is_given = any(each.partition("=")[0].strip() == _GROUP for each in self.changes)
         # Images name the column of their class alone: a group would be a whole class.
         if own.data.valid_group or is_given or columns[:1] in ((), (config.setting("label"),)):
-            return []
-        return [f"{_GROUP}={json.dumps(columns[0])}"]
+            return more
+        return [*more, f"{_GROUP}={json.dumps(columns[0])}"]
 
     def check(self, runs: Sequence[Run]) -> None:
         """Raise an error if one of the runs cannot begin; of a file, with its setting."""

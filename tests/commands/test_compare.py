@@ -496,6 +496,18 @@ def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
     assert experiment.list_changes("narrow", "")[-1] == 'train.budget_clock="training"'
 
 
+def test_search_of_a_rate_is_not_chosen_by_pairs_which_it_has_not() -> None:
+    change("seeds: 2", "seeds: 2\nrates: [1.0e-3, 2.0e-3]\neval: {pairs: [p]}")
+    change("tokens_per_step: 256", "tokens_per_step: 256, best_by: pairs")
+    found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
+    series = _compare.Runs(found, document, Path("runs"), "", Common()).make_series("wide")
+    for runs, best_by in (
+        (series.list_trials(series.rates), "loss"),
+        (series.list_runs(), "pairs"),
+    ):
+        assert {run.resolved.recipe.train.best_by for run in runs} == {best_by}
+
+
 def test_all_pairs_judge_conditions_of_any_cost_unless_their_number_is_given() -> None:
     few = {"recipe": "tiny.yaml", "eval": {"pairs": ["p"], "max_pairs": 9}}
     every = {"recipe": "tiny.yaml", "eval": {"pairs": ["p"]}}
