@@ -68,10 +68,7 @@ class Runs:
             *(trained, self.found.conditions[trained].recipe, self.out, self.common),
             changes=self.found.list_changes(name, self.folder, plan["steps"]),
             explain=partial(
-                place,
-                entry=("conditions", name),
-                title=f"condition {name}",
-                document=self.document,
+                place, entry=("conditions", name), title=f"condition {name}", document=self.document
             ),
             seeds=self.found.seed_numbers,
             rates=self.found.list_rates(name),

@@ -91,11 +91,7 @@ class LineOptions:
 
 @shared("precision", "family", "device")
 def command(
-    checkpoint: Checkpoint,
-    common: Common,
-    decoding: Decoding,
-    lines: LineOptions,
-    file: File = "-",
+    checkpoint: Checkpoint, common: Common, decoding: Decoding, lines: LineOptions, file: File = "-"
 ) -> None:
     """Generate text with CKPT from lines of FILE.
 
@@ -195,8 +191,7 @@ def _report(writer: "Writer", inputs: "Inputs", seconds: float, log: "Log") -> N
     counts = writer.counts
     log.info(
         f"{number_of(counts['inputs'], 'inputs')}, {number_of(counts['tokens'], 'tokens')} in "
-        f"{seconds:.1f} s, "
-        f"{counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
+        f"{seconds:.1f} s, {counts['tokens'] / max(seconds, 1e-9):,.0f} tokens/s"
     )
     if inputs.blank:
         blank = number_of(inputs.blank, "empty lines between the objects were skipped")

@@ -105,17 +105,13 @@ class Suite(Sections):
         """
         changes = {"name": task.title} | list_settings([self, task], folder, replaces=False)
         if self.suite.max_rows is not None and "data.train" in changes:
-            changes["data.train"] = [self._shorten(each) for each in changes["data.train"]]
+            files = [e if isinstance(e, dict) else {"files": e} for e in changes["data.train"]]
+            changes["data.train"] = [{"max_rows": self.suite.max_rows} | each for each in files]
         named = {each.partition("=")[0].strip() for each in given}
         for names in Config.ALTERNATIVES:
             if named & (keys := {f"train.{name}" for name in names}):
                 changes = {key: value for key, value in changes.items() if key not in keys}
         return [*(f"{key}={json.dumps(value)}" for key, value in changes.items()), *given]
-
-    def _shorten(self, source: object) -> dict[str, object]:
-        """Return files of training rows with the limit of their rows."""
-        limit: dict[str, object] = {"max_rows": self.suite.max_rows}
-        return limit | (source if isinstance(source, dict) else {"files": source})
 
 
 def without_target(dump: JsonObject) -> JsonObject:
