@@ -156,7 +156,7 @@ def _open_inputs(file: str, key: str | None, chat: bool) -> "Inputs":
 
     check_option("--key", key)
     if file != "-" and not os.path.exists(file):
-        raise FileError(f"{file}: no such file")
+        raise FileError(f"{file or repr(file)}: no such file")
     if (form := find_format(file)) not in ("", "text", "jsonl"):
         raise UsageError(f"{file}: {form} is not read here; an input is a line of txt or jsonl")
     if file == "-" and sys.stdin is None:

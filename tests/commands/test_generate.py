@@ -298,6 +298,11 @@ def test_generate_without_a_checkpoint_or_input_exits_4(
     assert err.endswith("none.txt: no such file\n")
 
 
+def test_generate_names_an_empty_name(capsys) -> None:
+    assert cli.run(["generate", "x", ""]) == 4
+    assert capsys.readouterr().err == "nlpkit: '': no such file\n"
+
+
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv.gz", "x.parquet"])
 def test_generate_refuses_a_table(name: str, tmp_path: Path, capsys) -> None:
     (tmp_path / name).touch()
