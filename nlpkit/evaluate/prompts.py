@@ -99,6 +99,10 @@ def load(name: str, overrides: Sequence[str], files: Sequence[str], shots: int) 
     train, valid = find_inputs(data, resolved.base, cache)
     part: Part = "train" if data.valid_fraction else "all"
     shown = resolved.recipe.eval.prompt.template or task.wording(first.config).template
+    # Else all rows would have the same prompt.
+    wrong = template.problem(shown) if template.is_template(shown) else "it has no {COLUMN}"
+    if wrong:
+        raise UsageError(resolved.document.locate(f"eval.prompt.template: {wrong}"))
     # If all of them are numbers, the file has no header.
     columns = (*task.named_columns(first.config), *template.columns(shown))
 
@@ -141,6 +145,10 @@ def _complete_settings(resolved: Resolved, task: Prompted, config: FrozenConfig)
     if wrong:
         known = f"the classes are {', '.join(classes)}" if classes else "the task has no classes"
         what = f"eval.prompt.labels: no class {wrong[0]!r}; {known}"
+        raise UsageError(resolved.document.locate(what))
+    texts = [labels.get(name, name) for name in classes or ()]
+    if twice := [text for text in texts if texts.count(text) > 1]:
+        what = f"eval.prompt.labels: several classes are {twice[0]!r}; give each its own text"
         raise UsageError(resolved.document.locate(what))
     names = ("template", "answer_prefix", "separator", "neutral")
     lacking = [name for name in names if getattr(given, name) is None]

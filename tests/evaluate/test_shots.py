@@ -385,6 +385,9 @@ def test_template_takes_numbers_and_braces_and_refuses_other_columns() -> None:
         ),
         (["--seeds", "2"], 2, "--seeds: without examples (--shots 0) nothing is drawn"),
         (["--set", "eval.prompt.template={txt}"], 3, 'no "txt"'),
+        (["--set", "eval.prompt.template=text"], 2, "eval.prompt.template: it has no {COLUMN}"),
+        (["--set", "eval.prompt.template='a {text'"], 2, "template: has a single brace, opened"),
+        (["--set", "eval.prompt.labels={good: bad}"], 2, "labels: several classes are 'bad'; give"),
         (
             ["--set", "eval.prompt.labels={worse: x}"],
             2,
