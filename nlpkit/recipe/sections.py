@@ -155,17 +155,15 @@ class _Tokenizer(Part):
     @field_validator("config", mode="before", check_fields=False)
     @classmethod
     def _check_beside_path(cls, value: Any, info: ValidationInfo) -> Any:
-        if value and "kind" in info.data and info.data["kind"] is None:
-            settings = ", ".join(value)
-            if info.data.get("path") is not None:
-                raise ValueError(
-                    f"{settings}: cannot be set with path, whose tokenizer is already trained"
-                )
-            if any(info.data.get(name) is not None for name in ("source", "target")):
-                raise ValueError(
-                    f"{settings}: cannot be set with source and target; set it in each"
-                )
-        return value or None if info.data.get("kind") is None else value
+        if info.data.get("kind", "not checked") is not None:
+            return value
+        # A null is not given: it takes back what a recipe says.
+        if settings := ", ".join(name for name in value or () if value[name] is not None):
+            how = "path, whose tokenizer is already trained"
+            if info.data.get("path", "wrong") is None:
+                how = "source and target; set it in each"
+            raise ValueError(f"{settings}: cannot be set with {how}")
+        return None
 
 
 class Side(_Tokenizer):

@@ -381,6 +381,15 @@ def test_override_of_a_hyphen_is_a_name_and_no_list():
     assert resolve(GOOD, "data.train=-").dump()["data"]["train"][0]["files"] == ["-"]
 
 
+def test_override_of_null_takes_back_what_does_not_go_with_a_path():
+    sets = [f"tokenizer.{each}" for each in ("path=x", "kind=null", "vocab_size=null")]
+    found = resolve(GOOD, *sets)
+    assert found.dump()["tokenizer"] == {"path": "x"}
+    assert found.recipe == resolve(GOOD, "tokenizer={path: x}").recipe
+    said = "cannot be set with path, whose tokenizer is already trained"
+    assert problems(GOOD, *sets[:2]) == [f"4:40: tokenizer.vocab_size: {said}"]
+
+
 def test_override_with_epochs_takes_the_place_of_steps():
     assert problems(GOOD, "train.epochs=3", "train.steps=300") == [
         "--set train.epochs: 3 and train.steps: 300 exclude each other; remove one of them"
