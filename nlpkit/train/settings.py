@@ -251,17 +251,15 @@ class Config(FrozenConfig):
             raise PydanticCustomError("missing", "missing")
         return steps
 
-    @field_validator("budget", mode="before")
+    @field_validator("budget", "memory", mode="before")
     @classmethod
-    def _as_text(cls, budget: Any) -> Any:
-        return f"{budget}s" if type(budget) is int else budget
-
-    @field_validator("budget", "memory")
-    @classmethod
-    def _readable(cls, text: str | None, info: ValidationInfo) -> str | None:
-        if text is not None:
-            (parse_duration if info.field_name == "budget" else parse_bytes)(text)
-        return text
+    def _readable(cls, given: Any, info: ValidationInfo) -> Any:
+        is_time = info.field_name == "budget"
+        if type(given) in (int, float):
+            given = f"{given}s" if is_time else str(given)
+        if isinstance(given, str):
+            (parse_duration if is_time else parse_bytes)(given)
+        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":

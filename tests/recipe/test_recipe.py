@@ -297,6 +297,7 @@ def test_recipe_takes_a_module_of_the_users(tmp_path, monkeypatch):
         (["data.train=[a.txt, b.jsonl]", "data.train.1=c.txt"], "data.train.1.files.0", "c.txt"),
         (["model.prompts.infilling=3"], "model.prompts.infilling", 3),
         (["train.clip=null"], "train.clip", None),
+        (["train={budget: 20.5, warmup_ratio: 0.1}"], "train.budget", "20.5s"),
         (["name='2024'"], "name", "2024"),
         (["out=a=b"], "out", "a=b"),
         (["attention.backend=reference"], "attention.backend", "reference"),
