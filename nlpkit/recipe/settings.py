@@ -141,7 +141,9 @@ class Recipe(FrozenConfig):
         They change its examples, so no other length has a meaning.
         """
         first, *others = objectives
-        return first, *(each.with_max_length_of(first) for each in others)
+        lengths = [each.config.setting("max_length") for each in fit.members_of(first) or [first]]
+        longest = max(filter(None, lengths), default=None)
+        return first, *(each.with_max_length(longest) for each in others)
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""
