@@ -71,6 +71,14 @@ def test_checkpoint_opens_in_transformers_and_comes_back_exactly(tmp_path: Path,
         assert not report["missing_keys"], kind
 
 
+def test_types_of_a_model_that_has_a_single_one_are_all_the_same() -> None:
+    # A teacher of a student that reads pairs gets the student's types.
+    model = Model(Config(**SIZES, type_vocab_size=1), VOCAB).eval()
+    ids, types = oracle.tokens(), oracle.types()
+    assert types.any()
+    assert torch.equal(model(LENGTHS, ids, types), model(LENGTHS, ids))
+
+
 def test_masked_model_without_pooler_loads_with_a_report(tmp_path: Path) -> None:
     theirs = _theirs("BertForMaskedLM")
     theirs.save_pretrained(tmp_path)

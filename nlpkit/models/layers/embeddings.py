@@ -29,13 +29,14 @@ class Embeddings(nn.Module):
     def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
         """Return (N, E) from the words' embeddings (N, E); `positions`, `types` (N,) int64.
 
-        `types` of None are 0.
+        `types` of None are 0; so are those of a model with a single one, such as a teacher's.
         """
         x = words
         if self.position_embedding is not None:
             x = x + F.embedding(positions, self.position_embedding)
         if self.type_embedding is not None:
-            types = torch.zeros_like(positions) if types is None else types
+            if types is None or len(self.type_embedding) == 1:
+                types = torch.zeros_like(positions)
             x = x + F.embedding(types, self.type_embedding)
         return dropout(self.norm(x), self.dropout, self.training)
 

@@ -57,15 +57,6 @@ class GlobalAttend(attention.Attend):
     attend_globally: attention.Attend
 
 
-class LongformerEmbeddings(Embeddings):
-    """Embeddings for which types count up to the last one that has a row."""
-
-    def forward(self, words: Tensor, positions: Tensor, types: Tensor | None) -> Tensor:
-        assert types is not None
-        assert self.type_embedding is not None
-        return super().forward(words, positions, types.clamp(max=len(self.type_embedding) - 1))
-
-
 class LongformerLayer(Layer):
     """A layer whose global tokens have queries, keys and values of their own."""
 
@@ -148,7 +139,7 @@ class Model(TypedEncoder):
 
     def __init__(self, config: Config, vocab_size: int, backend: str = "auto"):
         width, rows = config.hidden_size, config.position_rows
-        embeddings = LongformerEmbeddings(config, width, rows, config.type_vocab_size)
+        embeddings = Embeddings(config, width, rows, config.type_vocab_size)
         super().__init__(config, vocab_size, backend, embeddings)
         self.make_head(config, vocab_size, width, "gelu")
         self.reset_parameters()
