@@ -182,7 +182,9 @@ def _read_ends(directory: Path, size: int) -> tuple[int, ...]:
         ends = (named or hf_layout.read_if_there(home / "config.json")).get("eos_token_id")
         ends = [ends] if named and ends in range(size) else ends
         if isinstance(ends, list):
-            return tuple(map(int, ends))
+            if wrong := [each for each in ends if type(each) is not int]:
+                raise FileError(f"{home}: eos_token_id: {json.dumps(wrong[0])} is no id of a token")
+            return tuple(each for each in ends if each in range(size))  # no other is ever written
     return ()
 
 

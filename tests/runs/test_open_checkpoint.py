@@ -147,6 +147,17 @@ def test_each_end_token_ends_a_text_as_in_transformers(
         assert output.ended
 
 
+def test_end_token_that_the_vocabulary_lacks_is_left_out_and_a_word_refused(tmp_path: Path) -> None:
+    _adapters.base("gpt2", tmp_path / "base")
+    path = tmp_path / "base/generation_config.json"
+    path.write_text('{"eos_token_id": [3, 50256]}')  # with --min-new-tokens it was an IndexError
+    assert open_checkpoint(path.parent).objective.eos_token_ids == (3,)
+    path.write_text('{"eos_token_id": [3, "</s>"]}')
+    said = f'^{path.parent}: eos_token_id: "</s>" is no id of a token$'
+    with pytest.raises(FileError, match=said):
+        open_checkpoint(path.parent)
+
+
 def test_find_checkpoint_prefers_the_best_of_a_run(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, tmp_path / "run", symlinks=True)
     links = tmp_path / "run" / "checkpoints"
