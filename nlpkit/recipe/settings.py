@@ -136,10 +136,7 @@ class Recipe(FrozenConfig):
     @field_validator("objective")
     @classmethod
     def _share_max_length(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
-        """Give objectives that follow in a list the first one's `max_length`, if they name none.
-
-        They change its examples, so no other length has a meaning.
-        """
+        """Give those behind the first one, whose examples they change, its `max_length`."""
         first, *others = objectives
         lengths = [each.config.setting("max_length") for each in fit.members_of(first) or [first]]
         longest = max(filter(None, lengths), default=None)

@@ -254,12 +254,11 @@ class Config(FrozenConfig):
     @field_validator("budget", "memory", mode="before")
     @classmethod
     def _readable(cls, given: Any, info: ValidationInfo) -> Any:
-        is_time = info.field_name == "budget"
-        if type(given) in (int, float):
-            given = f"{given}s" if is_time else str(given)
-        if isinstance(given, str):
-            (parse_duration if is_time else parse_bytes)(given)
-        return given
+        of_time = info.field_name == "budget"
+        text = f"{given}{'s' * of_time}" if type(given) in (int, float) else given
+        if isinstance(text, str):
+            (parse_duration if of_time else parse_bytes)(text)
+        return text
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
