@@ -13,8 +13,7 @@ from nlpkit.models.layers.encoder_config import PostNormPairConfig
 
 MODEL_TYPE = "bart"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "denoising"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(PostNormPairConfig):

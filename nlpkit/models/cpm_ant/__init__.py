@@ -14,7 +14,7 @@ from nlpkit.models.config import ModelConfig
 
 MODEL_TYPE = "cpmant"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "cpm_ant"  # of a checkpoint that names no objective
-VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
+VOCABULARY = ("token_embedding",)  # first dimension: vocabulary
 
 
 class Prompts(FrozenConfig):

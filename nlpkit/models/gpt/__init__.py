@@ -13,7 +13,7 @@ from nlpkit.models.layers.gpt_config import GptConfig
 
 MODEL_TYPE = "openai-gpt"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
-VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
+VOCABULARY = ("token_embedding",)  # first dimension: vocabulary
 
 
 class Config(GptConfig):

@@ -16,7 +16,7 @@ from nlpkit.models.layers.gpt_config import PreNormGptConfig
 
 MODEL_TYPE = "gpt_neo"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
-VOCABULARY = ("token_embedding",)  # parameters whose first dimension is the vocabulary
+VOCABULARY = ("token_embedding",)  # first dimension: vocabulary
 
 
 class Config(AlternatingConfig, PreNormGptConfig):

@@ -12,8 +12,7 @@ from nlpkit.models.layers.rotary_config import RotaryDecoderConfig
 
 MODEL_TYPE = "gpt_neox"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "output_embedding")
+VOCABULARY = ("token_embedding", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(RotaryDecoderConfig):

@@ -17,8 +17,7 @@ from nlpkit.models.layers.rotary_config import RotaryDecoderConfig
 MODEL_TYPE = "llama"  # transformers' name of the family, in config.json
 MORE_MODEL_TYPES = ("mistral", "qwen2", "qwen3")
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "output_embedding")
+VOCABULARY = ("token_embedding", "output_embedding")  # first dimension: vocabulary
 
 # The variants that have a setting, of those that not all have.
 HAVE = {

@@ -7,8 +7,7 @@ from nlpkit.models.layers.modernbert_config import ModernBertConfig
 
 MODEL_TYPE = "modernbert-decoder"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "clm"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(ModernBertConfig):

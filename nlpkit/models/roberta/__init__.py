@@ -13,8 +13,7 @@ from nlpkit.models.layers.encoder_config import RobertaConfig
 MODEL_TYPE = "roberta"  # transformers' name of the family, in config.json
 MORE_MODEL_TYPES = ("xlm-roberta", "camembert")  # the same model with another vocabulary
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(RobertaConfig):

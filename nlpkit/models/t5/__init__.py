@@ -16,8 +16,7 @@ from nlpkit.models.layers.encoder_config import EncoderDecoderConfig
 MODEL_TYPE = "t5"  # transformers' name of the family, in config.json
 MORE_MODEL_TYPES = ("mt5",)  # T5 1.1 with the vocabulary of 101 languages
 DEFAULT_OBJECTIVE = "span_corruption"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "output_embedding")
+VOCABULARY = ("token_embedding", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(EncoderDecoderConfig):

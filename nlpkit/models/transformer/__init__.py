@@ -11,8 +11,7 @@ from nlpkit.models.layers.encoder_config import PostNormPairConfig
 
 MODEL_TYPE = "marian"  # transformers' name of the same model, in config.json
 DEFAULT_OBJECTIVE = "seq2seq"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(PostNormPairConfig):

@@ -12,8 +12,7 @@ from nlpkit.models.layers.encoder_config import PostNormConfig
 
 MODEL_TYPE = "xlm"  # transformers' name of the family, in config.json
 DEFAULT_OBJECTIVE = "mlm"  # of a checkpoint that names no objective
-# Parameters whose first dimension is the vocabulary.
-VOCABULARY = ("token_embedding", "token_bias", "output_embedding")
+VOCABULARY = ("token_embedding", "token_bias", "output_embedding")  # first dimension: vocabulary
 
 
 class Config(PostNormConfig):
