@@ -69,7 +69,6 @@ class Config(FrozenConfig):
     )
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         return {} if self.infill else {"mean_span": "without infill"}
 
     @model_validator(mode="after")

@@ -63,7 +63,6 @@ class Objective(objective.Objective):
         raise NotImplementedError
 
     def example(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
-        """See `spans`."""
         raise NotImplementedError
 
     def num_targets(self, batch: Mapping[str, np.ndarray]) -> dict[str, int]:

@@ -72,7 +72,6 @@ class Config(ClassConfig):
     dropout: float = Setting(0.0, ge=0, lt=1, description="on the input of the head")
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         why = "without resize: true, here or in the preprocessor_config.json of init_from"
         return {} if self.resize else {"resample": why}
 

@@ -71,7 +71,6 @@ class Config(FramedConfig):
     )
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         return {} if self.no_answer else {"null_threshold": "without no_answer: true"}
 
     @model_validator(mode="after")

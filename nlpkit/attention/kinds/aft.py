@@ -47,7 +47,6 @@ class Config(sides.SidesConfig):
     )
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         names = {"full": ["window"], "local": [], "simple": ["window", "rank", "max_length"]}
         return dict.fromkeys(names[self.form], f"with form {self.form}")
 

@@ -36,7 +36,6 @@ class Config(FrozenConfig):
     )
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         return {"summary": "with pattern fa1, the block alone"} if self.pattern == "fa1" else {}
 
     @model_validator(mode="after")

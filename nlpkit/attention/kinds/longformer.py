@@ -61,7 +61,6 @@ class Config(sides.SidesConfig):
         return (self.dilation,) if isinstance(self.dilation, int) else self.dilation
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         if self.global_tokens == "type":
             return {}
         return {"global_type": f"with global_tokens {self.global_tokens}"}

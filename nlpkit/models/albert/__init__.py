@@ -46,7 +46,6 @@ class Config(EncoderConfig):
     )
 
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
-        """See `FrozenConfig`."""
         if any("scores_pairs" in made.needs for made in objectives):
             return {}
         return {"pair_dropout": "without an objective on the order of texts, such as sop"}

@@ -72,7 +72,6 @@ class Config(ModelConfig):
 
     @property
     def dropout_of_attention(self) -> float:
-        """The dropout rate of the probabilities of attention."""
         return self.dropout
 
     @property
@@ -82,7 +81,6 @@ class Config(ModelConfig):
         return (AttentionChoice.of("cpm_ant", **sizes),)
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
-        """Return why the family cannot have this kind of attention, or None."""
         if choice in self.default_attention:
             return None
         return "the family has only its own kind, and the sizes of that kind are settings of model"

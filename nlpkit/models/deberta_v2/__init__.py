@@ -104,7 +104,6 @@ class Config(DetectorConfig):
         return True
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
-        """Return why the family cannot have this kind of attention, or None."""
         if self._with_defaults(choice) in self.default_attention:
             return None
         return (

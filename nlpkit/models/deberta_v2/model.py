@@ -74,7 +74,6 @@ class Layers(encoder.Layers):
     def prepare(
         self, heads: Heads, layout: Layout, cache: Cache | None = None
     ) -> list[attention.Attend]:
-        """Return the attention of each layer."""
         distances = self.distance_norm(self.distance_embedding)
 
         def bind(attend: attention.Attend, layer: Layer) -> attention.Attend:
@@ -122,7 +121,6 @@ class Model(Detector, Masked):
     def embed(
         self, input_ids: Tensor, positions: Tensor, types: Tensor | None, generates: bool
     ) -> Tensor:
-        """Return the first states (N, C) of one of the two models."""
         table = (self.generator or self).token_embedding
         if generates or self.embedding_delta is None:
             words = F.embedding(input_ids, table)
@@ -132,7 +130,6 @@ class Model(Detector, Masked):
         return self.choose_half(generates).embeddings(words, positions, types)
 
     def choose_half(self, generates: bool) -> "Masked":
-        """Return the generator, or the discriminator."""
         return self.generator if generates and self.generator is not None else self
 
     def replaced_logits(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:

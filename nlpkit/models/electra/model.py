@@ -71,7 +71,6 @@ class Model(Detector):
         return x if widen is None else widen(x).to(x.dtype)  # see `EncoderModel.encode`
 
     def choose_half(self, generates: bool) -> Encoder:
-        """Return the generator, or the discriminator."""
         half = self.generator if generates else self.discriminator
         assert half is not None  # objectives need the capability
         return half

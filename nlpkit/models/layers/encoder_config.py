@@ -80,7 +80,6 @@ class DetectorConfig(EncoderConfig):
     of_generator: ClassVar[tuple[str, ...]]  # the settings that nothing else reads
 
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
-        """See `FrozenConfig`."""
         if not self.has_generator:
             names = [name for name in self.of_generator if name != self.switch]
             return dict.fromkeys(names, f"without {self.switch}")

@@ -67,11 +67,9 @@ class Detector(TiedHead):
         return super().output_states(hidden) if half is None else half.output_states(hidden)
 
     def output_table(self) -> Tensor:
-        """Return the table of the output, (V, E)."""
         return super().output_table() if self.generator is None else self.generator.output_table()
 
     def output_bias(self) -> Tensor | None:
-        """Return what is added to the logits of every token, (V,)."""
         return super().output_bias() if self.generator is None else self.generator.output_bias()
 
     @torch.no_grad()

@@ -23,9 +23,7 @@ class OutputHead(TiedHead):
         self.register_parameter("output_embedding", table)
 
     def output_table(self) -> Tensor:
-        """Return the table of the output, (V, E)."""
         return self.token_embedding if self.output_embedding is None else self.output_embedding
 
     def output_bias(self) -> Tensor | None:
-        """Return the bias of the logits, (V,), or None."""
         return self.token_bias

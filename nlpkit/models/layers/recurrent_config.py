@@ -65,5 +65,4 @@ class RecurrentConfig(CellsConfig):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See `ModelConfig`."""
         return super().capabilities | {"causal" if self.num_directions == 1 else "bidirectional"}

@@ -86,7 +86,6 @@ class Config(RotaryDecoderConfig):
         return (causal,) * full + (near,) * (self.num_layers - full) if full else (near,)
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
-        """Return why the model cannot have this kind of attention, or None."""
         if self.sliding_window is not None:  # it would have no effect
             return "model.sliding_window says what each layer sees; remove it, or attention"
         return super().refuses_attention(choice)

@@ -43,7 +43,6 @@ class Config(RobertaConfig):
         return all(choice.kind == KIND and choice.config.dilations == (1,) for choice in self.kinds)
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
-        """Return why the family cannot have this kind of attention, or None."""
         if self._with_defaults(choice).visibility != "bidirectional":
             return "its global tokens see both sides, and so do all others"
         return super().refuses_attention(choice)

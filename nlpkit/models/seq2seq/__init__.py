@@ -86,12 +86,10 @@ class Config(CellsConfig):
     )
 
     def refuses_attention(self, choice: AttentionChoice) -> str:
-        """See `ModelConfig`."""
         how = "model.score and model.window set the attention to the source"
         return f"{how}; remove the section attention"
 
     def without_effect(self) -> dict[str, str]:
-        """See `FrozenConfig`."""
         unread = {
             "window_size": (self.window == "global", "with window global"),
             "reset": (self.cell != "gru", f"with cell {self.cell}"),

@@ -63,7 +63,6 @@ class Config(ModelConfig):
     )
 
     def unread(self, model: "ModelSettings | None", objectives: "Objectives") -> Mapping[str, str]:
-        """See `FrozenConfig`."""
         names = [name for name in type(self).model_fields if name.startswith("pooler")]
         tunes = any(issubclass(made, Task) for made in objectives)
         return dict.fromkeys(names if tunes else (), "in a task, whose model has no pooler")

@@ -42,5 +42,4 @@ class Config(PostNormConfig):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """See `ModelConfig`."""
         return super().capabilities | ({"languages"} if self.num_languages > 1 else set())

@@ -70,7 +70,6 @@ class Config(ModelConfig):
         return self.model_copy(update={"memory": 0})
 
     def refuses_attention(self, choice: AttentionChoice) -> str | None:
-        """Return why the family cannot have this kind of attention, or None."""
         if choice.kind != "relative":
             return "only attention relative tells the positions of this family's tokens"
         for name in ("max_distance", "memory"):  # the kind that is named takes the place of ours
