@@ -108,13 +108,9 @@ class SourceTarget(LabelTargets):
     def continue_text(self, ids: Sequence[int], new_tokens: int) -> Prompt:
         """Return the source, which loses what is too long, and slots for its target."""
         source, cut = shorten(ids, self.max_length - 1 - len(self.source_front), self.kept_part)
-        return self.make_prompt(source, new_tokens, cut)
-
-    def make_prompt(self, source: Sequence[int] | np.ndarray, room: int, cut: int) -> Prompt:
-        """Return what a target begins with, the source in its frame, and `room` slots."""
         if not len(source):
             raise ValueError("the source is empty")
-        predicted_from = np.full(room, -1)
+        predicted_from = np.full(new_tokens, -1)
         predicted_from[0] = len(self.front)
         return Prompt(
             {"input_ids": np.array([self.begin, *self.front], np.int64)},
