@@ -52,11 +52,7 @@ class Attend:
     run: Callable[..., Tensor]
 
     def __call__(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        tensors: Learned | None = None,
+        self, q: Tensor, k: Tensor | None, v: Tensor | None, tensors: Learned | None = None
     ) -> Tensor:
         return self.run(q, k, v, tensors) if tensors else self.run(q, k, v)
 

@@ -46,8 +46,7 @@ Dropout = Annotated[
     float, Field(ge=0, lt=1, description="on the embeddings and on what the layers add")
 ]
 AttentionDropout = Annotated[
-    float,
-    Field(ge=0, lt=1, description="on the attention probabilities; not every backend can"),
+    float, Field(ge=0, lt=1, description="on the attention probabilities; not every backend can")
 ]
 
 # `rate_share` of post-norm models: GPT-1, 256 wide, learns best at 8e-4 and nothing at 2e-3.

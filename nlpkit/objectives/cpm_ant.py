@@ -34,15 +34,10 @@ class Config(FrozenConfig):
         512, gt=0, description="longest example: prompt, <s>, piece and </s> together"
     )
     min_piece: int = Setting(
-        32,
-        ge=1,
-        description="a document's last piece is dropped if it is shorter (in tokens)",
+        32, ge=1, description="a document's last piece is dropped if it is shorter (in tokens)"
     )
     infilling_rate: float = Setting(
-        0.5,
-        ge=0,
-        le=1,
-        description="share of infilling examples; the others are generation",
+        0.5, ge=0, le=1, description="share of infilling examples; the others are generation"
     )
 
 

@@ -66,8 +66,7 @@ class Config(ClassConfig):
         0, ge=0, description="training images are moved by up to so many random pixels"
     )
     head: Literal["linear", "mlp"] = Setting(
-        "linear",
-        description="mlp: with a hidden layer and tanh, as in the pretraining of ViT",
+        "linear", description="mlp: with a hidden layer and tanh, as in the pretraining of ViT"
     )
     dropout: float = Setting(0.0, ge=0, lt=1, description="on the input of the head")
 

@@ -26,16 +26,7 @@ from pydantic import field_validator
 
 from nlpkit.config import FrozenConfig
 from nlpkit.contracts.abilities import MEMBERS, Generative
-from nlpkit.contracts.batch import (
-    IGNORE,
-    LENGTHS,
-    Batch,
-    Field,
-    FlaggedIds,
-    Loss,
-    Spans,
-    Term,
-)
+from nlpkit.contracts.batch import IGNORE, LENGTHS, Batch, Field, FlaggedIds, Loss, Spans, Term
 from nlpkit.contracts.objective import ModelSettings, TrainedModel
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.errors import UsageError

@@ -32,9 +32,7 @@ class Config(FramedConfig):
         None, description="column of the question, if there is one, or a template"
     )
     options: str | list[str] = Setting(
-        "options",
-        min_length=1,
-        description="column of the list of answers, or a column for each",
+        "options", min_length=1, description="column of the list of answers, or a column for each"
     )
     label: str = Setting("label", min_length=1, description="column of the right answer")
     label_as: OptionAs = Setting(

@@ -60,8 +60,7 @@ class Config(FramedConfig):
         False, description="questions may have no answer (SQuAD 2.0): is_impossible, or no answers"
     )
     null_threshold: float = Setting(
-        0.0,
-        description="τ: an answer must score so much higher than none; only with no_answer",
+        0.0, description="τ: an answer must score so much higher than none; only with no_answer"
     )
     nearest_answer: bool = Setting(
         False, description="where answer_start is wrong, take the nearest place of the text"

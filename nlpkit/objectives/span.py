@@ -65,10 +65,7 @@ class Objective(TextMasking):
     """Examples and losses of span masking."""
 
     parts: tuple[str, ...] = ("mlm", "sbo")
-    fields: Mapping[str, Field] = {
-        **TextMasking.fields,
-        "span": Field(np.int64),
-    }
+    fields: Mapping[str, Field] = {**TextMasking.fields, "span": Field(np.int64)}
     needs = ("bidirectional", "hidden_size", "begins_with_token")
     token_flags = ("word_start",)
 

@@ -48,8 +48,7 @@ class Config(sides.SidesConfig):
     )
     max_distance: Size = Field(512, description="greater distances count as this one")
     terms: Literal["both", "c2p", "p2c"] = Field(
-        "both",
-        description="what depends on the distance: content to position, position to content",
+        "both", description="what depends on the distance: content to position, position to content"
     )
 
     @property

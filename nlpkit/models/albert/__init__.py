@@ -32,8 +32,7 @@ class Config(EncoderConfig):
         1, description="groups of layers in succession that share their weights; 1: all"
     )
     inner_layers: Layers = Field(
-        1,
-        description="layers in a group; each of num_layers applies all of them",
+        1, description="layers in a group; each of num_layers applies all of them"
     )
     hidden_act: Activation = "gelu_new"
     # Lan et al. 2019, sec. 4.8: dropout hurts.

@@ -42,8 +42,7 @@ class Config(DetectorConfig):
         None, description="greater distances of two tokens count as this one; null: max_positions"
     )
     terms: Literal["both", "c2p", "p2c"] = Field(
-        "both",
-        description="what depends on the distance: content to position, position to content",
+        "both", description="what depends on the distance: content to position, position to content"
     )
     shared_projections: bool = Field(
         True, description="whether distances have the projections of queries and keys"

@@ -88,10 +88,7 @@ def _read_generator(settings: Settings, sizes: Values) -> Values:
     share = notes.get("generator_layers") or 0.5
     if inner and "generator_layers" not in notes:
         share = inner["num_hidden_layers"] / sizes["num_layers"]
-    return {
-        "generator_layers": share,
-        "embedding_sharing": notes.get("embedding_sharing", "gdes"),
-    }
+    return {"generator_layers": share, "embedding_sharing": notes.get("embedding_sharing", "gdes")}
 
 
 def _join(config: Config, state: State) -> State:

@@ -42,10 +42,7 @@ def own_format(config: type[FrozenConfig], *modules: str) -> HfFormat:
         return sizes | ({"source_vocab_size": settings["vocab_size"]} if two else {})
 
     return HfFormat(
-        "",
-        {name: name for name in modules},
-        {name: name for name in settings},
-        read_config=read,
+        "", {name: name for name in modules}, {name: name for name in settings}, read_config=read
     )
 
 
@@ -107,12 +104,7 @@ def to_hf_tensors(
 
 
 def to_hf_settings(
-    form: HfFormat,
-    config: ModelConfig,
-    *,
-    model_type: str,
-    vocab_size: int,
-    notes: Values | None,
+    form: HfFormat, config: ModelConfig, *, model_type: str, vocab_size: int, notes: Values | None
 ) -> Values:
     """Return config.json of a model, or of the model in a folder.
 

@@ -7,13 +7,7 @@ every sequence, GELU in its tanh form, one table for input and output. The layer
 
 from nlpkit.contracts.format import HfFormat, Settings, Transposed, Values
 from nlpkit.models.gpt2 import Config
-from nlpkit.models.layers.gpt import (
-    CONV1D,
-    SAVED_MASKS,
-    SIZES,
-    PreNormDecoder,
-    check_activation,
-)
+from nlpkit.models.layers.gpt import CONV1D, SAVED_MASKS, SIZES, PreNormDecoder, check_activation
 from nlpkit.models.layers.head import TaskHead
 
 LORA_TARGETS = ("c_attn",)  # queries, keys and values are one layer

@@ -12,13 +12,7 @@ from pydantic import Field
 from nlpkit.attention.choice import AttentionChoice
 from nlpkit.config import Layers, Size
 from nlpkit.contracts.task import Task
-from nlpkit.models.config import (
-    POST_NORM_RATE,
-    Activation,
-    AttentionDropout,
-    Dropout,
-    ModelConfig,
-)
+from nlpkit.models.config import POST_NORM_RATE, Activation, AttentionDropout, Dropout, ModelConfig
 
 if TYPE_CHECKING:
     from nlpkit.contracts.objective import ModelSettings, Objectives

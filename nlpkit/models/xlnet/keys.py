@@ -22,11 +22,7 @@ class Keys:
     """
 
     def __init__(
-        self,
-        layout: Layout,
-        fields: Mapping[str, Tensor],
-        has_memory: bool,
-        cache: Cache | None,
+        self, layout: Layout, fields: Mapping[str, Tensor], has_memory: bool, cache: Cache | None
     ):
         self.cache, self.new = cache, layout.lengths
         self.layout = layout

@@ -107,10 +107,7 @@ class FramedText(TextObjective):
     num_texts = 1  # of an example
     # Only families with text pairs (`pairs`) have token types.
     inputs: tuple[str, ...] = ("input_ids", "token_type_ids")
-    fields: Mapping[str, Field] = {
-        "input_ids": Field(np.int64),
-        "token_type_ids": Field(np.int64),
-    }
+    fields: Mapping[str, Field] = {"input_ids": Field(np.int64), "token_type_ids": Field(np.int64)}
 
     def __init__(self, config: Any, tokenizer: Extendable, model_config: ModelSettings):
         super().__init__(config, tokenizer, model_config)

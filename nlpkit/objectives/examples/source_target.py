@@ -96,11 +96,7 @@ class SourceTarget(LabelTargets):
         input_ids = np.concatenate([[self.begin], labels[:-1]])
         if self.tokenizer.unk_id is not None:
             labels[labels == self.tokenizer.unk_id] = IGNORE
-        return {
-            "input_ids": input_ids,
-            "labels": labels,
-            "source_ids": self._with_frame(source),
-        }
+        return {"input_ids": input_ids, "labels": labels, "source_ids": self._with_frame(source)}
 
     def _with_frame(self, source: Sequence[int] | np.ndarray) -> np.ndarray:
         return np.concatenate([self.source_front, source, [self.source_end]]).astype(np.int64)

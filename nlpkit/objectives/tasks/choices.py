@@ -76,8 +76,7 @@ def _validate(value: object) -> dict[str, str | None] | list[str]:
 
 _Given = dict[str, str | int | None] | list[str | int]
 Choices = Annotated[
-    dict[str, str | None] | list[str],
-    PlainValidator(_validate, json_schema_input_type=_Given),
+    dict[str, str | None] | list[str], PlainValidator(_validate, json_schema_input_type=_Given)
 ]
 
 

@@ -40,9 +40,7 @@ class FramedConfig(FrozenConfig):
     )
     dropout: float = Setting(0.1, ge=0, lt=1, description="on the states, before the linear layer")
     lm_weight: float = Setting(
-        0.5,
-        ge=0,
-        description="λ, the weight of the next-token loss in L3; only for causal models",
+        0.5, ge=0, description="λ, the weight of the next-token loss in L3; only for causal models"
     )
     learn_unknown: bool = Setting(
         False, description="whether <unk> is a target of the next-token loss"
