@@ -24,8 +24,10 @@ from nlpkit.contracts.abilities import Prompt
 from nlpkit.contracts.batch import IGNORE, Field, Spans
 from nlpkit.contracts.objective import ModelSettings
 from nlpkit.contracts.tokenizer import Extendable
+from nlpkit.objectives.denoising import count
 from nlpkit.objectives.examples.frame import find_id
 from nlpkit.objectives.examples.text import LabelTargets, TextObjective, cut_documents, lay_out
+from nlpkit.objectives.span import place_spans
 
 START, END = "<|startofpiece|>", "<|endofpiece|>"  # as in the released vocabularies
 
@@ -84,8 +86,7 @@ class Objective(LabelTargets, TextObjective):
 
     def noise(self, sizes: int | np.ndarray) -> np.ndarray:
         """Return how many tokens of texts of these sizes are in spans: the share, rounded up."""
-        # Not one more where a product such as 0.15 · 40 is above its integer by rounding.
-        return np.ceil(np.round(self.config.rate * np.asarray(sizes), 6)).astype(np.int64)
+        return count(sizes, self.config.rate)
 
     def most_spans(self, sizes: int | np.ndarray) -> np.ndarray:
         """Return how many spans texts of these sizes may have: rarely fewer than are drawn.
@@ -115,9 +116,8 @@ class Objective(LabelTargets, TextObjective):
         ends = np.minimum(lengths[: int(self.most_spans(size))].cumsum(), noise)
         lengths = np.diff(ends, prepend=0)
         lengths = rng.permutation(lengths[lengths > 0])
-        before = np.sort(rng.permutation(size - int(ends[-1]) + 1)[: len(lengths)])
-        stops = before + lengths.cumsum()
-        return stops - lengths, stops
+        starts = place_spans(size, lengths, rng)
+        return starts, starts + lengths
 
     def build(
         self, text: np.ndarray, starts: np.ndarray, stops: np.ndarray, order: np.ndarray
