@@ -108,9 +108,8 @@ class Preferences(Task):
             _share_weights(reference, cast("nn.Module", model))
         index = (labels != IGNORE).nonzero().squeeze(1)
         with torch.no_grad():
-            expected = reference.token_loss(forward(self, reference, batch), index, labels[index])[
-                1
-            ]
+            states = forward(self, reference, batch)
+            _, expected = reference.token_loss(states, index, labels[index])
         gains = expected - model.token_losses(hidden, index, labels[index])  # (M,)
         sizes = torch.tensor(batch.lengths, device=labels.device)
         numbers = torch.arange(len(sizes), device=labels.device)
