@@ -1,7 +1,5 @@
 """The contract of `train/schedules/NAME.py`: functions of the step without torch."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol

@@ -122,14 +122,11 @@ def _make_cut(request: Request, given: Range, q: Tokens, k: Tokens) -> Cut:
 def _split_rows(start: Tensor, stop: Tensor) -> list[slice]:
     # Where the keys are elsewhere than those of the row before, a tile would hide most of them.
     leaps = (start.diff().abs() >= _ROWS // 2).nonzero().squeeze(1) + 1
-    bounds = [0, *leaps.tolist(), len(start)]
+    bounds = [0, *leaps.tolist(), len(start)] if len(start) else []
     found: list[slice] = []
-    if not len(start):
-        return found
     for top, bottom in itertools.pairwise(bounds):
         widest = int((stop[top:bottom] - start[top:bottom]).max())
-        blocks = _split_evenly(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
-        found += blocks
+        found += _split_evenly(top, bottom, _ROWS // 2 if widest < _NARROW else _ROWS)
     return found
 
 

@@ -48,10 +48,7 @@ def is_bounded(config: Config) -> bool:
 
 
 def pairs(config: Config, lengths: Sequence[int]) -> float:
-    """Return the work of a token as that of 128 pairs, which is right for heads of width 64.
-
-    The sums take 2 D times D products, twice; a pair takes D of them, twice.
-    """
+    """Return twice what `linear` does, since features are twice as wide."""
     return 128.0 * sum(lengths)
 
 
