@@ -40,10 +40,8 @@ def step_flops(
     """Return the multiplications and additions of one training step on a pack.
 
     Backward takes twice those of forward. Not counted: norms and activations, a task's head,
-    adapters, the tokens that ELECTRA's generator draws.
-
-    Args:
-        targets: the number of states that are multiplied by the output table.
+    adapters, the tokens that ELECTRA's generator draws. `targets` is the number of states that are
+    multiplied by the output table.
     """
     model = meta_model(families.load_model(family).Model, config, vocab_size)
     # Predicted tokens go through the layers of two streams twice.

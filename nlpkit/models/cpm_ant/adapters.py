@@ -26,9 +26,7 @@ def read(path: Path, weights: Mapping[str, Tensor]) -> Adapters:
     """Return the matrices A (r, in) and B (out, r) of each adapted weight.
 
     Only tensors are read: a pickle with anything else is refused, and none of its code is run.
-
-    Args:
-        weights: the tensors (out, in) of the release, by the original's names.
+    `weights` are the tensors (out, in) of the release, by the original's names.
 
     Raises:
         FileError: the file has other things than adapters, or they do not fit the release.

@@ -108,9 +108,8 @@ def to_hf_settings(
 ) -> Values:
     """Return config.json of a model, or of the model in a folder.
 
-    Args:
-        vocab_size: 0 if the family has no vocabulary.
-        notes: nlpkit's own settings of the model; None for a folder.
+    `vocab_size` is 0 if the family has no vocabulary; `notes` are nlpkit's own settings of the
+    model, None for a folder.
     """
     more = form.more_settings(config)
     own = more.pop("nlpkit", {})

@@ -47,8 +47,7 @@ def read_state(
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Return our state dict, as far as the tensors contain it, and the names of unused tensors.
 
-    Args:
-        model: a model with this `config`; its state dict has the names to read.
+    `model` is one with this `config`; its state dict has the names to read.
 
     Raises:
         ValueError: a copy of a table differs from it; transformers then ties neither to the other.

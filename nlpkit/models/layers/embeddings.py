@@ -15,8 +15,7 @@ from nlpkit.models.layers.packs import dropout
 class Embeddings(nn.Module):
     """The sum of word, position and type embeddings, under a norm and dropout.
 
-    Args:
-        positions, types: rows of the tables; 0: the sum has none of them.
+    `positions` and `types` are rows of the tables; 0: the sum has none of them.
     """
 
     def __init__(self, config: PostNormConfig, width: int, positions: int, types: int):

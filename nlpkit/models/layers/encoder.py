@@ -68,9 +68,8 @@ class Layer(nn.Module):
 class Layers(nn.Module):
     """The layers of an encoder with their attention.
 
-    Args:
-        shared: where layers share weights (ALBERT), a module that holds each of them once, and the
-            layer at each depth.
+    Where layers share weights (ALBERT), `shared` is a module that holds each of them once, and the
+    layer at each depth.
     """
 
     make_layer: Callable[..., Layer] = Layer
@@ -84,9 +83,8 @@ class Layers(nn.Module):
             layers = [self.make_layer(config) for _ in range(config.num_layers)]
             shared = nn.ModuleList(layers), layers
         self.config, self.blocks, self.order = config, shared[0], tuple(shared[1])
-        head_dim = config.hidden_size // config.num_heads
         self.attention_tensors = AttentionTensors(
-            config.kinds, len(self.order), config.num_heads, head_dim
+            config.kinds, len(self.order), config.num_heads, config.width_per_head
         )
         self.attention_choice = ""  # backends with their reasons, for the log
 

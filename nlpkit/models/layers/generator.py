@@ -78,9 +78,7 @@ class Detector(TiedHead):
     ) -> Tensor:
         """Return tokens (M,) that the generator draws at rows `index` (M,); no gradient.
 
-        Args:
-            hidden: the generator's states (N, G).
-            uniform: (M,), a number from 0 to 1 for each draw.
+        `hidden` (N, G) are its states, `uniform` (M,) has a number from 0 to 1 for each draw.
         """
         states, table = self.output_states(hidden[index]), self.output_table()
         return sample(states, table, uniform, bias=self.output_bias(), temperature=temperature)
@@ -100,15 +98,10 @@ def sample(
 ) -> Tensor:
     """Return a token (M,) int64 for each row, drawn from the softmax of its logits.
 
-    The logits are `states @ weight.T + bias`, divided by `temperature`. A token is the inverse of
-    the cumulative distribution at a number of `uniform`, so that the same numbers give the same
-    tokens in every pack and process, but for rounding.
-
-    Args:
-        states: (M, C), in the compute type.
-        weight: (V, C).
-        uniform: (M,), from 0 to 1.
-        bias: (V,), added to the logits of every row.
+    The logits are `states @ weight.T + bias`, divided by `temperature`, from states (M, C) in the
+    compute type, weight (V, C) and bias (V,). A token is the inverse of the cumulative distribution
+    at a number of `uniform` (M,), from 0 to 1, so that the same numbers give the same tokens in
+    every pack and process, but for rounding.
     """
     compute = weight.to(states.dtype)
     tokens = torch.empty(len(states), dtype=torch.long, device=states.device)

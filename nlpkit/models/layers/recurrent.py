@@ -221,9 +221,7 @@ class RecurrentModel(RecurrentHead):
     ) -> Tensor:
         """Return the last layer's states (N, C) for a pack of these `lengths`.
 
-        Args:
-            input_ids: (N,) int64.
-            cache: the states of all layers; sequences go on from them.
+        `input_ids` are (N,) int64. Sequences go on from the states of all layers in the `cache`.
 
         Raises:
             ValueError: a cache, and states that depend on later tokens.

@@ -97,8 +97,7 @@ class Alignment(nn.Module):
     def forward(self, states: Tensor, positions: Tensor, source: Source) -> tuple[Tensor, Tensor]:
         """Return contexts (B, T, E) and weights (B, T, S) of states (B, T, C).
 
-        Args:
-            positions: (B, T), the position of each state in its target, from 0.
+        `positions` (B, T) are those of the states in their targets, from 0.
         """
         place = torch.arange(source.keys.shape[1], device=states.device)
         seen = (place < source.lengths[:, None])[:, None]  # (B, 1, S)

@@ -80,10 +80,8 @@ def loss_parts(
 ) -> dict[str, tuple[torch.Tensor, int]]:
     """Return sum and number of the targets in sequences of each kind, by name.
 
-    Args:
-        kinds: (S,) index in `names` of each sequence.
-        index: (K,) rows of the targets in the pack.
-        each: (K,) their losses, without gradient.
+    `kinds` (S,) is the index in `names` of each sequence, `index` (K,) the rows of the targets in
+    the pack, `each` (K,) their losses, without gradient.
     """
     import torch
 

@@ -32,10 +32,8 @@ def read_answers(row: Row, column: str, context: str, *, nearest: bool) -> list[
     """Return the answers in a column; none if the question has none.
 
     A column has a list of `{"text": …, "answer_start": …}` as in SQuAD, or an object with the lists
-    `text` and `answer_start`, as in the `datasets` library.
-
-    Args:
-        nearest: look for the text where `answer_start` is wrong, and take the nearest.
+    `text` and `answer_start`, as in the `datasets` library. With `nearest`, where `answer_start` is
+    wrong, the text is looked for, and the nearest taken.
 
     Raises:
         RowError: a value is wrong, or an answer is not in the context.
