@@ -47,7 +47,8 @@ def defines(part: object, contract: type, name: str) -> bool:
 def members(contract: type) -> dict[str, Any]:
     """Return the members of a contract with their defaults, `_ABSENT` if they are required."""
     found = {}
-    for cls in _classes(contract):
+    classes = [cls for cls in reversed(contract.__mro__) if cls not in _NOT_CONTRACTS]
+    for cls in classes:  # first those that it builds on
         for name in (*vars(cls).get("__annotations__", ()), *vars(cls)):
             value = vars(cls).get(name, _ABSENT)
             if name[0] != "_" and not isinstance(value, property):  # one is an object's affair
@@ -76,11 +77,6 @@ def contracts_of(part: ModuleType, contract: ModuleType) -> Iterator[tuple[str, 
         # A contract that builds on it, such as a task's, where it is a base of the class.
         bases = [each for each in made.__mro__ if each.__module__.startswith("nlpkit.contracts.")]
         yield f"{file}: {name}", made, next((each for each in bases if cls in each.__mro__), cls)
-
-
-def _classes(contract: type) -> list[type]:
-    """Return a contract and those that it builds on, these first."""
-    return [cls for cls in reversed(contract.__mro__) if cls not in _NOT_CONTRACTS]
 
 
 def _missing(part: Any, contract: type) -> list[str]:

@@ -83,7 +83,7 @@ class PreNormBlock(nn.Module):
         self.ln_1 = nn.LayerNorm(width, config.norm_eps)
         self.attn = attend
         self.ln_2 = nn.LayerNorm(width, config.norm_eps)
-        self.mlp = FeedForward(width, config.inner_size)
+        self.mlp = FeedForward(width, config.intermediate_size or 4 * width)
         self.drop = Dropout(config.residual_dropout)
 
     def forward(self, x: Tensor, attend: attention.Attend, rows: Tensor | None = None) -> Tensor:

@@ -32,8 +32,3 @@ class PreNormGptConfig(GptConfig):
     intermediate_size: Size | None = Field(
         None, description="width inside the feed-forward layers; null: 4 hidden_size"
     )
-
-    @property
-    def inner_size(self) -> int:
-        """Width inside the feed-forward layers."""
-        return self.intermediate_size or 4 * self.hidden_size
