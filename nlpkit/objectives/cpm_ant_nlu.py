@@ -81,11 +81,10 @@ class Config(FrozenConfig):
 
     @model_validator(mode="after")
     def _one_kind_of_options(self) -> Config:
-        if self.choices is not None:
-            for name, usual in (("options", "options"), ("target_as", "number")):
-                if getattr(self, name) != usual:
-                    what = "the column of each row's own" if name == "options" else "which reads it"
-                    raise ValueError(f"choices: excludes {name}, {what}; remove one")
+        whose = {"options": "the column of each row's own", "target_as": "which reads it"}
+        for name, what in whose.items():
+            if self.choices is not None and not self.is_default(name):
+                raise ValueError(f"choices: excludes {name}, {what}; remove one")
         return self
 
 

@@ -119,7 +119,7 @@ class Objective(SourceTarget, Task):
     @classmethod
     def sides(cls, config: Config, row: Row) -> tuple[str, str]:
         """Return source and target, also what trains their tokenizers; raise `RowError`."""
-        return config.prefix + read_source(config, row), read_target(config, row)
+        return config.prefix + row.text(config.given), read_target(config, row)
 
     def item(self, row: Row, ids: list[list[int]]) -> Item:
         """Return the item of a row; a source or target that is too long loses its end."""
@@ -128,7 +128,7 @@ class Objective(SourceTarget, Task):
         target, target_cut = shorten(ids[1], self.max_new_tokens - 1, "start")
         cut = count_cut(source_cut, "source") | count_cut(target_cut, "target")
         size = len(source) + len(target) + self.around
-        label, text = read_target(self.config, row), read_source(self.config, row)
+        label, text = read_target(self.config, row), row.text(self.config.given)
         return Item((source, target), label, size, cut, text)
 
     def unlearned(self, item: Item) -> int:
@@ -138,11 +138,6 @@ class Objective(SourceTarget, Task):
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return inputs and targets, (T,) each, and the source (S,); nothing is random."""
         return self.made(*item.parts)
-
-
-def read_source(config: Config, row: Row) -> str:
-    """Return the source of a row without the prefix; raise `RowError`."""
-    return row.text(config.given)
 
 
 def read_target(config: Config, row: Row) -> str:

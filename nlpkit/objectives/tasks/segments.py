@@ -234,10 +234,8 @@ class WrittenSegments(WrittenTarget, SegmentTask):
         """Return the number of unknown tokens in learned segments, unless they are learned."""
         if self.config.learn_unknown:
             return 0
-        learned = (
-            part for part, each in zip(item.parts, self.segments, strict=True) if each.learned
-        )
-        return sum(int((part == self.tokenizer.unk_id).sum()) for part in learned)
+        pairs, unknown = zip(item.parts, self.segments, strict=True), self.tokenizer.unk_id
+        return sum(int((part == unknown).sum()) for part, each in pairs if each.learned)
 
     def example(self, item: Item, rng: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the arrays of `fields`, each (T,); nothing is random."""
