@@ -119,9 +119,8 @@ class _Pack:
             return self.merge(numbers + len(table), values)
         if name == "position_ids":
             return self.merge(numbers, values + self.size)
-        firsts = (
-            self.virtual[:, 0] - torch.arange(len(self.lengths), device=values.device) * self.size
-        )
+        before = torch.arange(len(self.lengths), device=values.device)  # sequences
+        firsts = self.virtual[:, 0] - before * self.size
         return self.merge(values[firsts, None].expand(-1, self.size), values)
 
 

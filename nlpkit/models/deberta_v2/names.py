@@ -59,9 +59,8 @@ def _read_config(settings: Settings, sizes: Values) -> Values:
     same = dict.fromkeys(("embedding_size", "pooler_hidden_size"), width)
     own = {"relative_attention": True, "attention_head_size": width // sizes["num_heads"]}
     check_fixed(own | same, {"relative_attention": False, **settings})
-    buckets, limit = (
-        settings.get(name, -1) for name in ("position_buckets", "max_relative_positions")
-    )
+    limits = "position_buckets", "max_relative_positions"
+    buckets, limit = (settings.get(name, -1) for name in limits)
     return sizes | {
         "position_buckets": max(buckets, 0),
         "max_distance": limit if limit > 0 else None,

@@ -57,9 +57,8 @@ class Model(Detector):
         self.discriminator = Encoder(config)
         self.replaced_dense = nn.Linear(width, width)
         self.replaced_score = nn.Linear(width, 1)
-        self.generator = (
-            Generator(config.generator_config(), vocab_size) if config.has_generator else None
-        )
+        smaller = config.generator_config() if config.has_generator else None
+        self.generator = None if smaller is None else Generator(smaller, vocab_size)
         initialize(self.named_parameters(), config.init_std)
 
     def embed(

@@ -130,9 +130,7 @@ class PreNormDecoder(Decoder):
     def __init__(self, config: PreNormGptConfig, vocab_size: int, backend: str = "auto"):
         super().__init__(config, vocab_size, backend)
         width, heads = config.hidden_size, config.num_heads
-        blocks = (
-            PreNormBlock(config, self.make_attention(width, heads))
-            for _ in range(config.num_layers)
-        )
+        attentions = (self.make_attention(width, heads) for _ in range(config.num_layers))
+        blocks = (PreNormBlock(config, attention) for attention in attentions)
         self.make_layers(blocks, nn.LayerNorm(width, config.norm_eps))
         self.reset_parameters()

@@ -92,10 +92,8 @@ class ModernBert(Stack):
     def __init__(self, config: ModernBertConfig, vocab_size: int, backend: str = "auto"):
         super().__init__(config, vocab_size, backend, tie=config.tie, bias=True)
         self.embedding_norm = _norm(config)
-        layers = (
-            Layer(config, Attention(config, self.projections), is_first=number == 0)
-            for number in range(config.num_layers)
-        )
+        attns = (Attention(config, self.projections) for _ in range(config.num_layers))
+        layers = (Layer(config, attn, number == 0) for number, attn in enumerate(attns))
         self.make_layers(layers, _norm(config))
         self.output_dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.output_norm = _norm(config)

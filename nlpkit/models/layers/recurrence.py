@@ -45,12 +45,8 @@ class TimeFirst:
         place[time_first] = np.arange(len(owner))
         mirrored = (ends - 1)[owner] - position
         starts = (np.cumsum(sizes) - sizes)[rows]
-        found = (
-            (starts[owner] + position)[time_first],
-            rows,
-            place[ends - 1],
-            place[mirrored[time_first]],
-        )
+        tokens = (starts[owner] + position)[time_first]
+        found = tokens, rows, place[ends - 1], place[mirrored[time_first]]
         order, row, last, mirror = (torch.from_numpy(each).to(device) for each in found)
         return cls(np.bincount(position).tolist(), order, row, last, mirror)
 

@@ -73,14 +73,9 @@ class LongformerLayer(Layer):
         if not isinstance(attend, GlobalAttend):
             return seen
         keys = select_rows(x, attend.keys)
-        projected = (
-            self.query_global(x[attend.rows]),
-            self.key_global(keys),
-            self.value_global(keys),
-        )
-        of_globals = attend.attend_globally(
-            *(states.unflatten(1, (self.heads, -1)) for states in projected)
-        )
+        parts = self.query_global(x[attend.rows]), self.key_global(keys), self.value_global(keys)
+        q, k, v = (part.unflatten(1, (self.heads, -1)) for part in parts)
+        of_globals = attend.attend_globally(q, k, v)
         return seen.index_copy(0, attend.rows, of_globals.to(seen.dtype))
 
 

@@ -51,10 +51,8 @@ class Layer(nn.Module):
     def forward(self, x: Tensor, attend: attention.Attend) -> Tensor:
         """Return (N, C) from (N, C)."""
         inner = self.attention_norm(x)
-        q, k, v = (
-            layer(inner).unflatten(1, (self.heads, -1))
-            for layer in (self.query, self.key, self.value)
-        )
+        layers = self.query, self.key, self.value
+        q, k, v = (layer(inner).unflatten(1, (self.heads, -1)) for layer in layers)
         seen = self.project(attend(q, k, v).flatten(1))
         x = x + self.drop(seen)
         added = self.down(self.activation(self.up(self.mlp_norm(x))))
