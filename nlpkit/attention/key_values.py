@@ -78,9 +78,8 @@ class KeyValues:
         device = request.device
         first = torch.arange(count, device=device)[:, None] * self._capacity
         end = torch.tensor(self.lengths, device=device)[:, None] + added  # (B, 1)
-        at = (
-            first + end + torch.arange(-added, 0, device=device)
-        )  # (B, n); (B, 0) in cross attention
+        # (B, n); (B, 0) in cross attention
+        at = first + end + torch.arange(-added, 0, device=device)
         if added:
             for name, field in self._fields.items():
                 field.view(-1)[at] = request.fields[name].view(count, new)

@@ -38,9 +38,8 @@ class Windows:
         starts = torch.repeat_interleave(first, sizes, output_size=len(number)) + stride * number
         tokens = starts[:, None] + torch.arange(stride, device=device)
         ends = torch.repeat_interleave(layout.cu_seqlens[1:].long(), sizes, output_size=len(number))
-        return cls(
-            tokens.masked_fill(tokens >= ends[:, None], layout.total), counts, stride, causal
-        )
+        tokens = tokens.masked_fill(tokens >= ends[:, None], layout.total)
+        return cls(tokens, counts, stride, causal)
 
     def shorten(self, x: Tensor, kernel: Tensor) -> Tensor:
         """Return (W, H, D) from (N, H, D) and the kernel (H, s, D, D)."""
@@ -58,10 +57,8 @@ def attend(request: Request, q: Tensor, k: Tensor, v: Tensor, learned: Learned) 
     windows: Windows = request.prepared
     keys = windows.shorten(k, learned["key_kernel"]).split(windows.counts)
     values = windows.shorten(v, learned["value_kernel"]).split(windows.counts)
-    parts = []
-    for one, own_keys, own_values in zip(
-        q.split(request.layout.lengths), keys, values, strict=True
-    ):
+    parts, queries = [], q.split(request.layout.lengths)
+    for one, own_keys, own_values in zip(queries, keys, values, strict=True):
         if windows.causal:
             own_keys = torch.cat([learned["start_key"][None], own_keys])
             own_values = torch.cat([learned["start_value"][None], own_values])

@@ -52,12 +52,10 @@ def attend_each(
         queries, keys, values = (x.to(dtype).split(layout.lengths) for x in qkv)
         if state is not None:
             sizes = [old + len(new) for old, new in zip(past, queries, strict=True)]
-            held = [
-                store(state, n, x, layout) for n, x in zip(("keys", "values"), qkv[1:], strict=True)
-            ]
+            named = zip(("keys", "values"), qkv[1:], strict=True)
+            held = [store(state, name, x, layout) for name, x in named]
             keys, values = (
-                tuple(x[:size].to(dtype) for x, size in zip(each, sizes, strict=True))
-                for each in held
+                [x[:size].to(dtype) for x, size in zip(each, sizes, strict=True)] for each in held
             )
         each = zip(queries, keys, values, past, strict=True)
         return torch.cat([attend(request, *one, learned) for one in each]).to(own)
