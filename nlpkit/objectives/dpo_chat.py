@@ -75,15 +75,13 @@ class Objective(Preferences, chat.Objective):
         """Return how many messages both begin with, and both conversations; raise `RowError`."""
         named, config = self.config.prompt, self.config
         before = read_list(row.value(named), named) if named else []
-        chosen, rejected = (
-            before + read_list(row.value(column), column)
-            for column in (config.chosen, config.rejected)
-        )
+        columns = config.chosen, config.rejected
+        chosen, rejected = (before + read_list(row.value(name), name) for name in columns)
         if chosen == rejected:
             raise RowError("both conversations are the same")
         pairs = enumerate(zip(chosen, rejected, strict=False))
         shared = next((n for n, (a, b) in pairs if a != b), min(len(chosen), len(rejected)))
-        for column, each in ((config.chosen, chosen), (config.rejected, rejected)):
+        for column, each in zip(columns, (chosen, rejected), strict=True):
             if len(each) == shared or each[shared]["role"] != "assistant":
                 raise RowError(f'"{column}" has no turn of the assistant where the two part')
         if shared == 0:

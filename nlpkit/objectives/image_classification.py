@@ -193,10 +193,8 @@ class Objective(ClassTask):
         loss_sum = F.cross_entropy(logits, right, reduction="sum")
         names = self.config.labels
         pairs = zip(logits.argmax(1).tolist(), right.tolist(), strict=True)
-        return (
-            Loss({"classes": Term(loss_sum, len(right))}),
-            [(names[guess], names[label]) for guess, label in pairs],
-        )
+        found = [(names[guess], names[label]) for guess, label in pairs]
+        return Loss({"classes": Term(loss_sum, len(right))}), found
 
     def _by_channel(self, name: str) -> np.ndarray:
         """Return the setting `name` for each channel, (D,)."""

@@ -48,9 +48,8 @@ def names(settings: object) -> Iterator[str]:
 def difference(one: Objective | type[Objective], other: Objective | type[Objective]) -> str:
     """Return why two objectives (or classes) cannot be mixed, or an empty string."""
     if {*one.inputs} != {*other.inputs}:
-        what = (
-            f"give the model other inputs: {', '.join(one.inputs)}, and {', '.join(other.inputs)}"
-        )
+        ours, theirs = (", ".join(each.inputs) for each in (one, other))
+        what = f"give the model other inputs: {ours}, and {theirs}"
         return "; ".join(filter(None, (what, one.beside_others, other.beside_others)))
     if one.drop_unknown != other.drop_unknown:
         return "do not both leave out unknown tokens"

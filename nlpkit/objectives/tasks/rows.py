@@ -38,9 +38,8 @@ class WrittenTarget(LabelTargets, Task):
 
     def unlearned(self, item: Item) -> int:
         """Return the number of unknown tokens in the target, unless they are learned."""
-        return (
-            0 if self.config.learn_unknown else int((item.parts[1] == self.tokenizer.unk_id).sum())
-        )
+        count = int((item.parts[1] == self.tokenizer.unk_id).sum())
+        return 0 if self.config.learn_unknown else count
 
 
 def shorten(ids: Sequence[int], limit: int, keep: str) -> tuple[np.ndarray, int]:
