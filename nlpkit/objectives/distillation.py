@@ -97,9 +97,8 @@ class Objective(objective.Objective):
                 )
             return F.kl_div(found, wanted, reduction="sum", log_target=True)
 
-        chunks = zip(
-            hidden[index].split(_CHUNK), _states(teacher, batch, index).split(_CHUNK), strict=True
-        )
+        others = _states(teacher, batch, index)
+        chunks = zip(hidden[index].split(_CHUNK), others.split(_CHUNK), strict=True)
         each = [checkpoint(compute, *chunk, use_reentrant=False) for chunk in chunks]
         total = torch.stack(each).sum() * soft**2
         return Loss({"distillation": Term(total, len(index))})

@@ -92,9 +92,8 @@ class Objective(TextMasking):
         starts = place_spans(count, lengths, rng)
         of_word = np.full(count + 1, len(lengths))  # the last: no span
         inside = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        of_word[np.repeat(starts, lengths) + inside] = np.repeat(
-            rng.permutation(len(lengths)), lengths
-        )
+        order = rng.permutation(len(lengths))
+        of_word[np.repeat(starts, lengths) + inside] = np.repeat(order, lengths)
         units = of_word[words]
         thresholds = np.append(rank_units(units, len(lengths), rng), NEVER)
         return Drawn(thresholds[units], units)
@@ -158,9 +157,8 @@ class Objective(TextMasking):
         ends = inside & (spans != spans.roll(-1))
         right = torch.where(ends, row + 1, len(row)).flip(0).cummin(0).values.flip(0)
         index = (inside & (place < PLACES)).nonzero().squeeze(1)  # (K,)
-        states = model.objective_heads[HEAD](
-            hidden[left[index]], hidden[right[index]], place[index]
-        )
+        given = hidden[left[index]], hidden[right[index]], place[index]
+        states = model.objective_heads[HEAD](*given)
         # The model computes losses of rows of the pack.
         rows = hidden.new_zeros(hidden.shape).index_put((index,), states.to(hidden.dtype))
         loss_sum, _ = model.token_loss(rows, index, batch.fields["labels"][index])

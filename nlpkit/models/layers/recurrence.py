@@ -134,9 +134,8 @@ class Lstm(torch.autograd.Function):
         gates = gates.clone()  # becomes the gates after their functions
         states, cells = (gates.new_empty(len(gates), width) for _ in range(2))
         squashed = torch.empty_like(cells)
-        for (now, h), (_, c) in zip(
-            pairs(steps, initial, states), pairs(steps, cell, cells), strict=True
-        ):
+        both = zip(pairs(steps, initial, states), pairs(steps, cell, cells), strict=True)
+        for (now, h), (_, c) in both:
             inner = gates[now].addmm_(h, turned)
             i, f, g, o = inner.split(width, 1)
             inner[:, : 2 * width].sigmoid_()

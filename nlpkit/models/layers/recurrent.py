@@ -95,9 +95,8 @@ def _loops(layers: nn.RNNBase, x: Tensor, time: TimeFirst, before: States) -> tu
             x = dropout(x, layers.dropout, layers.training)
         outputs = []
         for number, suffix in enumerate(directions):
-            initial = [
-                part[time.rows, layer * len(directions) + number] for part in before.values()
-            ]
+            place = layer * len(directions) + number
+            initial = [part[time.rows, place] for part in before.values()]
             given = x[time.mirror] if number else x
             states = _direction(layers, f"l{layer}{suffix}", given, time, initial)
             for name, each in zip(before, states, strict=True):
