@@ -9,14 +9,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from nlpkit import registry
-from nlpkit.checkpoints import (
-    any_layout,
-    files,
-    hf_layout,
-    hf_model,
-    integrity,
-    objective_heads,
-)
+from nlpkit.checkpoints import any_layout, files, hf_layout, hf_model, integrity, objective_heads
 from nlpkit.checkpoints.nearest import suggest_path
 from nlpkit.contracts.format import FOLDERS
 from nlpkit.contracts.task import Task

@@ -54,10 +54,7 @@ def sign(signature: str, kind: str, samples: int, seed: int | None) -> str:
 
 
 def paired_bootstrap(
-    systems: Sequence[Rows],
-    from_sums: FromSums,
-    samples: int = 1000,
-    seed: int | None = SEED,
+    systems: Sequence[Rows], from_sums: FromSums, samples: int = 1000, seed: int | None = SEED
 ) -> list[Tested]:
     """Return the test of each system against the first, on the same samples of lines.
 
@@ -81,10 +78,7 @@ def paired_bootstrap(
 
 
 def paired_approximate_randomization(
-    systems: Sequence[Rows],
-    from_sums: FromSums,
-    samples: int = 10000,
-    seed: int | None = SEED,
+    systems: Sequence[Rows], from_sums: FromSums, samples: int = 10000, seed: int | None = SEED
 ) -> list[Tested]:
     """Return the test of each system against the first: lines are exchanged at random.
 
