@@ -37,27 +37,9 @@ class Measure(NamedTuple):
         return self.formula(grades, ideal, self.cutoff or max(len(grades), len(ideal)))
 
 
-def _precision(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
-    # The divisor is k, even if the ranking is shorter.
-    return sum(gains[:k]) / k
-
-
-def _recall(gains: Sequence[int], judged: Sequence[int], k: int) -> float:
+def _share(hits: Sequence[int], judged: Sequence[int]) -> float:
     relevant = sum(judged)
-    return sum(gains[:k]) / relevant if relevant else 0.0
-
-
-def _r_precision(gains: Sequence[int], judged: Sequence[int], _k: int) -> float:
-    relevant = sum(judged)
-    return sum(gains[:relevant]) / relevant if relevant else 0.0
-
-
-def _success(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
-    return float(any(gains[:k]))
-
-
-def _reciprocal_rank(gains: Sequence[int], _judged: Sequence[int], k: int) -> float:
-    return next((1 / rank for rank, hit in enumerate(gains[:k], 1) if hit), 0.0)
+    return sum(hits) / relevant if relevant else 0.0
 
 
 def _average_precision(gains: Sequence[int], judged: Sequence[int], k: int) -> float:
@@ -82,13 +64,13 @@ def _dcg(grades: Sequence[int]) -> float:
 
 
 _FORMULAS: dict[str, Formula] = {
-    "P": _precision,
-    "R": _recall,
+    "P": lambda gains, judged, k: sum(gains[:k]) / k,  # also of a ranking that is shorter
+    "R": lambda gains, judged, k: _share(gains[:k], judged),
     "AP": _average_precision,
-    "RR": _reciprocal_rank,
+    "RR": lambda gains, judged, k: next((1 / n for n, hit in enumerate(gains[:k], 1) if hit), 0.0),
     "nDCG": _ndcg,
-    "Success": _success,
-    "Rprec": _r_precision,
+    "Success": lambda gains, judged, k: float(any(gains[:k])),
+    "Rprec": lambda gains, judged, k: _share(gains[: sum(judged)], judged),
 }
 _NEED_CUTOFF = ("P", "R", "Success")
 _OTHER_NAMES = {
