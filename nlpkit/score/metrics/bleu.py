@@ -21,25 +21,15 @@ SMOOTHING: dict[str, float | None] = {"exp": None, "floor": 0.1, "add-k": 1, "no
 VARIANTS = ("standard", "document")
 OPTIONS = (
     Option("tokenize", "13a", "tokenizer of lines", ("-tok",), choices=(*OWN, *BORROWED)),
-    Option(
-        "smooth_method",
-        "exp",
-        "how n-gram orders without a match are smoothed",
-        ("-s",),
-        choices=(*SMOOTHING,),
-    ),
-    Option(
-        "smooth_value", None, "for floor (0.1) and add-k (1)", ("-sv",), type=float, metavar="X"
-    ),
-    Option("lowercase", False, "compare without case", ("-lc",), type=bool),
+    Option("smooth_method", "exp", "how n-gram orders without a match are smoothed", ("-s",),
+           choices=(*SMOOTHING,)),
+    Option("smooth_value", None, "for floor (0.1) and add-k (1)", ("-sv",), float, metavar="X"),
+    Option("lowercase", False, "compare without case", ("-lc",), bool),
     Option("force", False, "do not warn about text that seems to be tokenized", type=bool),
-    Option(
-        "variant",
-        "standard",
-        "document: exp(p1 + p2 + p3 + p4), 1 … 54.6, no brevity penalty; not BLEU",
-        choices=VARIANTS,
-    ),
-)
+    Option("variant", "standard",
+           "document: exp(p1 + p2 + p3 + p4), 1 … 54.6, no brevity penalty; not BLEU",
+           choices=VARIANTS),
+)  # fmt: skip
 REFERENCES = (1, None)
 
 ORDER = 4  # the length of the longest n-grams (Papineni et al. 2002, section 2.1.2)

@@ -15,30 +15,17 @@ from nlpkit.score.counts.bleu_tokens import VERSION
 from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
-    Option(
-        "char_order", 6, "longest character n-grams", ("--chrf-char-order", "-cc"), int, metavar="N"
-    ),
-    Option(
-        "word_order",
-        0,
-        "longest word n-grams; 2 is chrF++",
-        ("--chrf-word-order", "-cw"),
-        int,
-        metavar="N",
-    ),
-    Option(
-        "beta", 2, "how much more recall counts than precision", ("--chrf-beta",), int, metavar="N"
-    ),
+    Option("char_order", 6, "longest character n-grams", ("--chrf-char-order", "-cc"), int,
+           metavar="N"),
+    Option("word_order", 0, "longest word n-grams; 2 is chrF++", ("--chrf-word-order", "-cw"), int,
+           metavar="N"),
+    Option("beta", 2, "how much more recall counts than precision", ("--chrf-beta",), int,
+           metavar="N"),
     Option("lowercase", False, "compare without case", ("--chrf-lowercase",), bool),
     Option("whitespace", False, "count white space as characters", ("--chrf-whitespace",), bool),
-    Option(
-        "eps_smoothing",
-        False,
-        "smooth as chrF++.py, NLTK and Moses do",
-        ("--chrf-eps-smoothing",),
-        bool,
-    ),
-)
+    Option("eps_smoothing", False, "smooth as chrF++.py, NLTK and Moses do",
+           ("--chrf-eps-smoothing",), bool),
+)  # fmt: skip
 REFERENCES = (1, None)
 
 _EPSILON = 1e-16

@@ -21,15 +21,11 @@ REFERENCES = (0, 0)
 OPTIONS = (
     Option("n", 2, "the length of the n-grams", type=int, metavar="N"),
     Option("level", "corpus", "over all lines together, or the mean of lines", choices=LEVELS),
-    Option(
-        "tokenize",
-        "whitespace",
-        "whitespace: split at white space; word: a-z and 0-9; unicode: words of any script; zh: "
-        "Chinese characters and other words; char: every character except white space",
-        ("-tok",),
-        choices=TOKENIZE,
-    ),
-)
+    Option("tokenize", "whitespace",
+           "whitespace: split at white space; word: a-z and 0-9; unicode: words of any script; zh: "
+           "Chinese characters and other words; char: every character except white space",
+           ("-tok",), choices=TOKENIZE),
+)  # fmt: skip
 
 
 def score(

@@ -16,22 +16,14 @@ from nlpkit.score.counts.tags import SCHEMES, Entity, WrongTag, find_entities, r
 
 AVERAGES = ("micro", "macro", "weighted")
 OPTIONS = (
-    Option(
-        "scheme",
-        "conll",
-        "conll: any scheme, read by the rules of conlleval; the others: entities that the scheme "
-        "allows, nothing else",
-        choices=SCHEMES,
-    ),
-    Option(
-        "average",
-        "micro",
-        "micro: every entity counts the same, as in conlleval; macro: every type; weighted: each "
-        "type by its entities",
-        choices=AVERAGES,
-    ),
+    Option("scheme", "conll",
+           "conll: any scheme, read by the rules of conlleval; the others: entities that the "
+           "scheme allows, nothing else", choices=SCHEMES),
+    Option("average", "micro",
+           "micro: every entity counts the same, as in conlleval; macro: every type; weighted: "
+           "each type by its entities", choices=AVERAGES),
     Option("per_type", False, "show a row for every type", type=bool),
-)
+)  # fmt: skip
 
 from_sums = labels.from_sums
 

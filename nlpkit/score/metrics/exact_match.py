@@ -12,14 +12,11 @@ from nlpkit.score.counts.answers import NORMALIZERS, pair_answers
 NORMALIZE = ("none", "squad", "cmrc")
 REFERENCES = (1, None)
 OPTIONS = (
-    Option(
-        "normalize",
-        "none",
-        "none: only without white space around a line; squad: lower case, without ASCII "
-        "punctuation and a, an, the; cmrc: lower case, without Chinese punctuation",
-        choices=NORMALIZE,
-    ),
-)
+    Option("normalize", "none",
+           "none: only without white space around a line; squad: lower case, without ASCII "
+           "punctuation and a, an, the; cmrc: lower case, without Chinese punctuation",
+           choices=NORMALIZE),
+)  # fmt: skip
 
 
 def score(hypotheses: Lines, references: References, *, normalize: str = "none") -> Score:

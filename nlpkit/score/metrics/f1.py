@@ -15,18 +15,14 @@ from nlpkit.score.counts.labels import Labels
 
 AVERAGES = ("macro", "micro", "weighted", "binary")
 OPTIONS = (
-    Option(
-        "average",
-        "macro",
-        "macro: every class counts the same; micro: every line counts the same (equal to "
-        "accuracy); weighted: each class counts by its lines; binary: only --positive",
-        choices=AVERAGES,
-    ),
-    Option(
-        "positive", None, "the class that --average binary scores: 1 by default", metavar="LABEL"
-    ),
+    Option("average", "macro",
+           "macro: every class counts the same; micro: every line counts the same (equal to "
+           "accuracy); weighted: each class counts by its lines; binary: only --positive",
+           choices=AVERAGES),
+    Option("positive", None, "the class that --average binary scores: 1 by default",
+           metavar="LABEL"),
     Option("per_class", False, "show a row for every class", type=bool),
-)
+)  # fmt: skip
 
 _POSITIVE = "1"
 

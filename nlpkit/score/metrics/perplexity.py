@@ -25,20 +25,13 @@ REFERENCES = (0, 1)
 LOWER_IS_BETTER = True
 OPTIONS = (
     Option("base", "e", "base of the logarithms in the file", choices=tuple(BASES)),
-    Option(
-        "per",
-        "token",
-        "unit of the score: token, or word (between white space) or character of the text "
-        "that is given as reference",
-        choices=NORMS,
-    ),
-    Option(
-        "count_ends",
-        False,
-        "count the end of each line as a word, character and byte; for models that score it",
-        type=bool,
-    ),
-)
+    Option("per", "token",
+           "unit of the score: token, or word (between white space) or character of the text "
+           "that is given as reference", choices=NORMS),
+    Option("count_ends", False,
+           "count the end of each line as a word, character and byte; for models that score it",
+           type=bool),
+)  # fmt: skip
 # In float32, the log-softmax of a token with probability 1 may be slightly above 0.
 _ROUNDING = 1e-6
 _INFINITY = re.compile(r"-inf(inity)?", re.IGNORECASE)

@@ -23,16 +23,12 @@ TOKENIZE = ("word", "unicode", "zh", "char", "whitespace")
 REFERENCES = (1, None)
 OPTIONS = (
     Option("variant", "rougeL", "the score", choices=VARIANTS),
-    Option(
-        "tokenize",
-        "word",
-        "word: only a-z and 0-9, as rouge_score; unicode: words of any script; "
-        "zh: Chinese characters and other words, without punctuation; "
-        "char: every character except white space; whitespace: split at white space",
-        ("-tok",),
-        choices=TOKENIZE,
-    ),
-)
+    Option("tokenize", "word",
+           "word: only a-z and 0-9, as rouge_score; unicode: words of any script; "
+           "zh: Chinese characters and other words, without punctuation; "
+           "char: every character except white space; whitespace: split at white space",
+           ("-tok",), choices=TOKENIZE),
+)  # fmt: skip
 _TITLES = {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rougeL": "ROUGE-L"}
 Tokens = Sequence[str]
 

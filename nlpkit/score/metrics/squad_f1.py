@@ -19,20 +19,12 @@ from nlpkit.score.counts.words import is_unspaced
 
 REFERENCES = (1, None)
 OPTIONS = (
-    Option(
-        "normalize",
-        "squad",
-        "squad: words, without case, ASCII punctuation and a, an, the; cmrc: Chinese characters, "
-        "without punctuation, in one run",
-        choices=tuple(SPLITTERS),
-    ),
-    Option(
-        "no_answer",
-        False,
-        "an empty answer is right where the reference is empty, as in SQuAD 2.0",
-        type=bool,
-    ),
-)
+    Option("normalize", "squad",
+           "squad: words, without case, ASCII punctuation and a, an, the; cmrc: Chinese "
+           "characters, without punctuation, in one run", choices=tuple(SPLITTERS)),
+    Option("no_answer", False,
+           "an empty answer is right where the reference is empty, as in SQuAD 2.0", type=bool),
+)  # fmt: skip
 
 
 def score(

@@ -13,16 +13,12 @@ from nlpkit.score.counts.summed import Row, SummedScore
 
 OPTIONS = (
     Option("case_sensitive", False, "compare with case", ("--ter-case-sensitive",), bool),
-    Option(
-        "asian_support",
-        False,
-        "split Chinese and Japanese characters; only with the two options below",
-        ("--ter-asian-support",),
-        bool,
-    ),
+    Option("asian_support", False,
+           "split Chinese and Japanese characters; only with the two options below",
+           ("--ter-asian-support",), bool),
     Option("no_punct", False, "remove punctuation", ("--ter-no-punct",), bool),
     Option("normalized", False, "separate punctuation from words", ("--ter-normalized",), bool),
-)
+)  # fmt: skip
 REFERENCES = (1, None)
 LOWER_IS_BETTER = True
 
