@@ -55,9 +55,8 @@ def _decode(stream: IO[bytes], encoding: str) -> Iterator[str]:
     try:
         is_byte = "\n".encode(encoding) == b"\n"
     except (LookupError, UnicodeError) as error:  # such as codec "undefined"
-        raise UsageError(
-            f"no encoding {encoding!r}; known are Python's, such as gb18030"
-        ) from error
+        what = f"no encoding {encoding!r}; known are Python's, such as gb18030"
+        raise UsageError(what) from error
     if is_byte:
         return (raw.decode(encoding) for raw in stream)
     return _decode_whole(stream.read(), encoding)  # such as utf-16
@@ -181,7 +180,6 @@ def _check_counts(inputs: Inputs) -> None:
                 are = "is" if len(extra) == 1 else "are"
                 hint = f" (the last {len(extra)} of {where} {are} blank)" if blank else ""
                 raise DataError(
-                    f"{name} has {number_of(len(lines), 'lines')}, {source} has "
-                    f"{len(others)}{hint}: line i of "
-                    "one belongs to line i of the other"
+                    f"{name} has {number_of(len(lines), 'lines')}, {source} has {len(others)}"
+                    f"{hint}: line i of one belongs to line i of the other"
                 )

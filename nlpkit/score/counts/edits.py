@@ -91,9 +91,8 @@ def _backtrack(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) ->
     block = isqrt(len(hypothesis)) + 1
     starts = [(full, 0)]
     for begin in range(0, len(hypothesis), block):
-        starts.append(
-            _compute_rows(positions, full, hypothesis[begin : begin + block], *starts[-1])[-1]
-        )
+        part = hypothesis[begin : begin + block]
+        starts.append(_compute_rows(positions, full, part, *starts[-1])[-1])
     hits = substitutions = deletions = insertions = 0
     column = len(reference)
     for k in range(len(starts) - 2, -1, -1):

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from operator import mul
 from typing import NamedTuple
 
 from nlpkit.contracts.metric import BadLine, Lines, References
@@ -117,15 +118,12 @@ def compute_average(classes: Sequence[Counts], how: str) -> F1:
         return compute_f1(Counts(*(sum(column) for column in zip(*classes, strict=True))))
     present = [c for c in classes if c.predicted or c.right]
     weights = [c.right if how == "weighted" else 1 for c in present]
-    total, parts = sum(weights), [compute_f1(c) for c in present]
+    total = sum(weights)
     if not total:
         return F1(0.0, 0.0, 0.0)
-    return F1(
-        *(
-            math.fsum(w * value for w, value in zip(weights, column, strict=True)) / total
-            for column in zip(*parts, strict=True)
-        )
-    )
+    columns = zip(*map(compute_f1, present), strict=True)
+    weighted = (map(mul, weights, column) for column in columns)
+    return F1(*(math.fsum(values) / total for values in weighted))
 
 
 def from_sums(sums: Sequence[float], *, average: str, **_options: object) -> float:
@@ -143,10 +141,8 @@ def make_details(table: Mapping[str, Counts]) -> JsonObject:
 
 def find_never_predicted(table: Mapping[str, Counts]) -> list[str]:
     """Return a warning that names the classes that are never predicted."""
-    never = [name for name, c in table.items() if not c.predicted]
-    return (
-        [f"precision is set to 0 for what is never predicted: {_shorten(never)}"] if never else []
-    )
+    never = _shorten([name for name, c in table.items() if not c.predicted])
+    return [f"precision is set to 0 for what is never predicted: {never}"] if never else []
 
 
 def format_table(table: Mapping[str, Counts]) -> str:

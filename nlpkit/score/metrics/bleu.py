@@ -222,9 +222,8 @@ def _warnings(hypotheses: Lines, references: References, options: JsonObject) ->
     ends = 0 if options["force"] else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:
         warnings.append(
-            f"{number_of(ends, 'lines end')} in a full stop with a space before it: BLEU is "
-            "for detokenized text,"
-            " tokenized text may score lower (--force: it is meant so)"
+            f"{number_of(ends, 'lines end')} in a full stop with a space before it: BLEU is for "
+            "detokenized text, tokenized text may score lower (--force: it is meant so)"
         )
     if options["tokenize"] == "13a" and _mostly_chinese(hypotheses, *references):
         warnings.append(

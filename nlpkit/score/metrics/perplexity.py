@@ -94,12 +94,9 @@ def _read(line: str, index: int, base: str) -> list[float]:
         if not math.isfinite(value):
             raise BadLine(0, index, f"{field[:40]!r} is not a log-probability")
         if value > _ROUNDING:
-            raise BadLine(
-                0,
-                index,
-                f"{field} is positive, a log-probability is at most 0 (change the sign of negative "
-                "log-likelihoods; take the logarithm of probabilities)",
-            )
+            what = f"{field} is positive, a log-probability is at most 0 (change the sign of "
+            what += "negative log-likelihoods; take the logarithm of probabilities)"
+            raise BadLine(0, index, what)
         values.append(value * BASES[base])
     return values
 

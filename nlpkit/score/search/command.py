@@ -58,9 +58,7 @@ def run(options: argparse.Namespace, name: str, weighting_of: Callable[[Index], 
         raise DataError(f"{documents.name}: holds no document")
     _check_identifiers(form, documents.name, index.ids)
     weighting = weighting_of(index)
-    settings = {
-        key: "none" if value is None else value for key, value in weighting.parameters.items()
-    }
+    settings = {k: "none" if v is None else v for k, v in weighting.parameters.items()}
     settings |= {"tok": options.tokenize, "case": "lower" if options.lowercase else "mixed"}
     settings |= {"docs": len(index.ids), "version": __version__}
     signature = "|".join([name, *(f"{key}:{value}" for key, value in settings.items())])

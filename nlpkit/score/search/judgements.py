@@ -33,8 +33,7 @@ def read_qrels(path: str) -> Qrels:
         try:
             qrels.setdefault(query, {})[document] = int(relevance)
         except ValueError as error:
-            text = f"{place}: relevance {relevance!r} is no whole number"
-            raise DataError(text) from error
+            raise DataError(f"{place}: relevance {relevance!r} is no whole number") from error
     if not qrels:
         raise DataError(f"{display_name(path)}: holds no judgement")
     return qrels

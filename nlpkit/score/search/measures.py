@@ -111,7 +111,5 @@ def parse(text: str) -> Measure:
 
 def parse_all(texts: Sequence[str]) -> list[Measure]:
     """Return the measures without repeats; a text can have several, separated by commas."""
-    measures = {
-        m.name: m for text in texts for part in text.split(",") if (m := parse(part.strip()))
-    }
-    return list(measures.values())
+    found = [parse(part.strip()) for text in texts for part in text.split(",")]
+    return list({measure.name: measure for measure in found}.values())

@@ -25,21 +25,16 @@ _CJK_RUN = re.compile(f"[{_CJK}]+")
 _RUNS = re.compile(f"[{_CJK}]+|[^\\W{_CJK}]+")
 
 
-def _make_table(lowercase: bool) -> bytes:
-    """Return a table for `bytes.translate`: ASCII `\\w` is kept, all other bytes become spaces."""
-    kept = "".join(c if c.isalnum() or c == "_" else " " for c in map(chr, range(128)))
-    return (kept.lower() if lowercase else kept).encode("ascii") + bytes(128)
-
-
 def _make_word(lowercase: bool) -> Words:
-    table = _make_table(lowercase)
-    find = _WORD.findall
+    # For `bytes.translate`: ASCII `\w` is kept, all other bytes become spaces.
+    kept = "".join(c if c.isalnum() or c == "_" else " " for c in map(chr, range(128)))
+    table = (kept.lower() if lowercase else kept).encode("ascii") + bytes(128)
 
     def words(text: str) -> list[str]:
         # A fast path: the same words for ASCII in two thirds of the time.
         if text.isascii():
             return text.encode("ascii").translate(table).decode("ascii").split()
-        return find(text.lower() if lowercase else text)
+        return _WORD.findall(text.lower() if lowercase else text)
 
     return words
 
