@@ -133,7 +133,7 @@ class _Engine:
         active = self.running
         requests = active.requests
         width = self._width(active)
-        fields = {"input_ids": [token for request in requests for token in request.last()]}
+        fields = {"input_ids": [ids[-1] for request in requests for ids in request.rows]}
         for name in requests[0].prompt.slots:
             values = [request.prompt.slots[name][request.count - 1].item() for request in requests]
             fields[name] = [value for value in values for _ in range(width)]
@@ -164,11 +164,8 @@ class _Engine:
         elif settings.beam > 1:
             # transformers counts what stands before each target, as BART's `<s>`, as written.
             first = len(prompt.given["input_ids"]) - 1 if prompt.source else 0
-            beam = Beam(
-                settings.beam,
-                lambda length: settings.divisor(first + length),
-                len(prompt.predicted_from),
-            )
+            most = len(prompt.predicted_from)
+            beam = Beam(settings.beam, lambda length: settings.divisor(first + length), most)
         return Request(number, prompt, draws, beam, kept=kept)
 
     def _width(self, active: ActiveBatch) -> int:

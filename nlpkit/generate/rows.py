@@ -91,16 +91,13 @@ class Beam:
         both = sorted((*self.finished, *new), key=lambda answer: -answer.score)
         self.finished = both[: self.width]
         self.running = running
-        self.done = full or not running or not self._may_improve(length)
+        best = running[0][0] / self.divisor(length) if running else -inf
+        may_improve = len(self.finished) < self.width or best > self.finished[-1].score
+        self.done = full or not running or not may_improve
         while not self.done and len(running) < self.width:  # stop texts ended too many beams
             parents.append(parents[0])
             running.append((-inf, running[0][1]))
         return parents
-
-    def _may_improve(self, length: int) -> bool:
-        if len(self.finished) < self.width:
-            return True
-        return self.running[0][0] / self.divisor(length) > self.finished[-1].score
 
 
 @dataclass
@@ -125,10 +122,6 @@ class Request:
     def count(self) -> int:
         """The number of tokens generated so far."""
         return len(self.rows[0])
-
-    def last(self) -> list[int]:
-        """Return the last token of each row."""
-        return [ids[-1] for ids in self.rows]
 
     def repeated(self, window: int | None) -> list[np.ndarray]:
         """Return what a repetition penalty counts of each row, at most the last `window` tokens."""
