@@ -178,13 +178,9 @@ def check_tokenizers(
     if not config.can(word):
         names = registry.names("models")
         known = [n for n in names if word in registry.load("models", n).Config.CAN]
-        yield (
-            path,
-            f"family {family} has one vocabulary for sources and targets; families with "
-            f"two: {', '.join(known)}",
-        )
-    single = [o.name for o in objectives if not o.objective.two_tokenizers]
-    if single:
+        what = f"family {family} has one vocabulary for sources and targets; families with two: "
+        yield path, what + ", ".join(known)
+    if single := [o.name for o in objectives if not o.objective.two_tokenizers]:
         known = [n for n in registry.names("objectives") if _load(n).two_tokenizers]
         yield path, f"objective {single[0]} takes one tokenizer; these take two: {', '.join(known)}"
 

@@ -113,9 +113,8 @@ class _Autosize:
             raise ValueError
         # The recipe without its model, with stand-ins for what is open in `train`.
         train = {**self.train, **self._list_stand_ins()}
-        others = Recipe.model_validate(
-            {**self.document.data, "model": None, "init_from": "-", "train": train}
-        )
+        data = {**self.document.data, "model": None, "init_from": "-", "train": train}
+        others = Recipe.model_validate(data)
         if not self._is_suitable(others):
             for name in sizes.SIZES:  # a wrong number of heads would be of another width
                 self.model.pop(name, None)
@@ -202,9 +201,8 @@ class _Autosize:
                 return int(loaded.vocab_size)
             except FileError:
                 continue
-        raise Refused(
-            self.path, f"needs the number of tokens, and {path} has no tokenizer of nlpkit"
-        )
+        what = f"needs the number of tokens, and {path} has no tokenizer of nlpkit"
+        raise Refused(self.path, what)
 
 
 def _is_right_alone(config: type[ModelConfig], given: JsonMapping) -> bool:

@@ -26,7 +26,6 @@ _NAMES = ("family", "name", "kind")
 _OWN = ("name", "out")
 _NOTHING = object()
 
-
 _Level = tuple[Document, Path]  # one recipe of the chain, and its file
 
 

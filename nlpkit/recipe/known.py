@@ -107,10 +107,8 @@ def find_changes(old: JsonMapping, new: JsonMapping) -> list[str]:
         # What cannot change what is computed.
         if isinstance(extra := field.json_schema_extra, dict) and extra.get("free") is True
     }
-    values = [{path: json.dumps(value) for path, value in flatten(data)} for data in (old, new)]
-    differing = [
-        path for path in values[0] | values[1] if values[0].get(path) != values[1].get(path)
-    ]
+    was, now = ({path: json.dumps(of) for path, of in flatten(data)} for data in (old, new))
+    differing = [path for path in was | now if was.get(path) != now.get(path)]
     return [
         dotted(path)
         for path in differing

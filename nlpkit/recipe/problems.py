@@ -162,9 +162,8 @@ def in_words(error: ValidationError) -> str:
     for each in error.errors():
         name = ".".join(map(str, each["loc"]))
         is_value = each["type"] not in _NAMES and isinstance(each["input"], (str, int, float))
-        said.append(
-            f"{name}: {describe_error(each)}" + (f", got {each['input']!r}" if is_value else "")
-        )
+        got = f", got {each['input']!r}" if is_value else ""
+        said.append(f"{name}: {describe_error(each)}{got}")
     return "; ".join(each.removeprefix(": ") for each in said)
 
 
@@ -181,12 +180,8 @@ def _list_choices(error: ErrorDetails) -> list[str]:
 
 def _describe_value(wanted: str, found: list[ErrorDetails], value: object, place: Place) -> str:
     what = f"expected {wanted}, got {_describe_got(value, place)}"
-    choices = [
-        choice
-        for error in found
-        if error["type"] == "literal_error"
-        for choice in _list_choices(error)
-    ]
+    literal = [error for error in found if error["type"] == "literal_error"]
+    choices = [choice for error in literal for choice in _list_choices(error)]
     if choices and isinstance(value, str):
         return what + registry.suggest(value, choices)
     advice = _advise(wanted, value, place)

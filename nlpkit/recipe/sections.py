@@ -73,13 +73,12 @@ class Model(Part):
     @field_validator("config", mode="before")
     @classmethod
     def _check_dropout(cls, value: Any, info: ValidationInfo) -> Any:
-        if info.data.get("family", "not checked") is None:
-            other = [name for name in value if not str(name).endswith("dropout")]
-            if other:
-                raise ValueError(
-                    f"{', '.join(other)}: with init_from the family and sizes are the "
-                    "checkpoint's; only dropout rates can be set"
-                )
+        is_open = info.data.get("family", "not checked") is None
+        if is_open and (other := [name for name in value if not str(name).endswith("dropout")]):
+            raise ValueError(
+                f"{', '.join(other)}: with init_from the family and sizes are the checkpoint's; "
+                "only dropout rates can be set"
+            )
         return value
 
 

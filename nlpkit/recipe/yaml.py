@@ -158,8 +158,7 @@ def _explain_syntax(error: yaml.MarkedYAMLError) -> tuple[tuple[int, int], str]:
         return (mark.line + 1, mark.column + 1), str(error.problem)
     said = ", ".join(part for part in (error.context, error.problem) if part)
     for pattern, advice in _SYNTAX:
-        found = re.search(pattern, said)
-        if found:
+        if found := re.search(pattern, said):
             said = found.expand(advice)
             break
     return (mark.line + 1, mark.column + 1), f"not YAML: {said}"
