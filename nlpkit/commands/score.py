@@ -201,8 +201,7 @@ def _check_limit(
     """Raise `CheckFailed` for scores below (`over`: above) the limit; undefined ones are, too."""
     if limit is None:
         return
-    wrong = [(n, v) for n, v in scores if not (v <= limit if over else v >= limit)]
-    if wrong:
+    if wrong := [(n, v) for n, v in scores if not (v <= limit if over else v >= limit)]:
         values = [f"{name} is {'undefined' if math.isnan(v) else f'{v:.6g}'}" for name, v in wrong]
         option = f"above --fail-over {limit:g}" if over else f"below --fail-under {limit:g}"
         raise CheckFailed(f"{', '.join(values)}: {option}")

@@ -107,8 +107,7 @@ def read_inputs(found: argparse.Namespace, fewest: int, most: int | None, of: st
     both = [*systems, *sources]
     if both.count("-") > 1:
         raise UsageError("stdin (-) can be read once only")
-    twice = [name for name in systems if systems.count(name) > 1]
-    if twice:
+    if twice := [name for name in systems if systems.count(name) > 1]:
         raise UsageError(f"{twice[0]}: given twice to -i")
     if found.num_refs > 1 and len(sources) != 1:
         raise UsageError(f"-nr {found.num_refs} splits one file of references, not {len(sources)}")

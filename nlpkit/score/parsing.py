@@ -163,8 +163,7 @@ def split_metrics(arguments: list[str]) -> tuple[list[str], list[str]]:
             names = sorted(name for each in listed.metrics for name in each.split(","))
     if not names:
         raise UsageError("METRIC comes first: nlpkit score METRIC HYP REF... (nlpkit score --help)")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
+    if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{twice[0]}: given twice")
     return names, arguments
 
@@ -185,10 +184,8 @@ def make_tool_parser(name: str, module: Tool) -> Parser:
     module.add_arguments(parser)
     parser.add_shared(module.HAS_SCORE)
     forms = {"+": "{}...", "?": "[{}]"}
-    files = [
-        forms.get(str(each.nargs), "{}").format(each.metavar)
-        for each in parser._get_positional_actions()
-    ]
+    given = parser._get_positional_actions()
+    files = [forms.get(str(each.nargs), "{}").format(each.metavar) for each in given]
     parser.usage = " ".join(["%(prog)s", *files, "[OPTIONS]"])
     return parser
 

@@ -33,9 +33,8 @@ def read_pairs(hypotheses: Lines, references: References) -> tuple[list[float], 
         raise DataError(f"a correlation needs at least two lines, there is {len(x)}")
     for name, side in (("hypotheses", x), ("references", y)):
         if min(side) == max(side):
-            raise DataError(
-                f"undefined correlation: all {len(side)} numbers of the {name} are {side[0]:g}"
-            )
+            what = f"all {len(side)} numbers of the {name} are {side[0]:g}"
+            raise DataError(f"undefined correlation: {what}")
     return x, y
 
 

@@ -63,9 +63,8 @@ def read(hypotheses: Lines, references: References) -> list[tuple[list[str], lis
     for index, (ours, theirs) in enumerate(zip(hypotheses, references[0], strict=True)):
         predicted, right = ours.split(), theirs.split()
         if len(predicted) != len(right):
-            raise BadLine(
-                0, index, f"{number_of(len(predicted), 'tags')}; the reference has {len(right)}"
-            )
+            what = f"{number_of(len(predicted), 'tags')}; the reference has {len(right)}"
+            raise BadLine(0, index, what)
         found.append((predicted, right))
     if not any(right for _, right in found):
         raise DataError("there is no tag to score")
