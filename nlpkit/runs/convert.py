@@ -141,10 +141,9 @@ def _load(weights: Weights, options: Options, warn: Callable[[str], None]) -> _M
 
 def _make_folders(model: _Model) -> hf_layout.Folders:
     """Return what is written as `config.json` and weights, with what `config.json` had before."""
-    config, old = model.loaded.config, model.weights.settings
-    ids = hf_writing.find_token_ids(model.objective, model.tokenizer, config)
-    loaded = model.loaded
-    folders = hf_writing.to_hf(model.family, config, loaded.state, ids, loaded.head)
+    loaded, old = model.loaded, model.weights.settings
+    ids = hf_writing.find_token_ids(model.objective, model.tokenizer, loaded.config)
+    folders = hf_writing.to_hf(model.family, loaded.config, loaded.state, ids, loaded.head)
     _keep_name(folders[""][0], old, model.family)
     for folder, (settings, tensors) in folders.items():
         kept = {} if folder else old

@@ -40,14 +40,9 @@ class Fitted(NamedTuple):
 
     def settings(self, settings: Config) -> Config:
         """Return the settings with what was chosen."""
-        return settings.model_copy(
-            update={
-                "tokens_per_batch": self.tokens_per_batch,
-                "gradient_checkpointing": self.gradient_checkpointing
-                or settings.gradient_checkpointing,
-                "memory": None,
-            }
-        )
+        on = self.gradient_checkpointing or settings.gradient_checkpointing
+        chosen = {"tokens_per_batch": self.tokens_per_batch, "gradient_checkpointing": on}
+        return settings.model_copy(update={**chosen, "memory": None})
 
 
 def find_status(directory: RunDirectory, resumed: Path | None = None) -> JsonObject:

@@ -174,10 +174,9 @@ class Likelihood:
             self.should_stop()
             scored = [listed[number][1] for number in tree.order[part]]
             targets = [(each.rows, each.ids) for each in scored]
+            given = model, tree.tokens[part], targets, self._device
             with torch.no_grad():
-                losses = shared_prefixes.compute_losses(
-                    model, tree.tokens[part], targets, self._device
-                )
+                losses = shared_prefixes.compute_losses(*given)
             self._write(scored, losses)
         return True
 
@@ -194,15 +193,12 @@ class Likelihood:
         """Return the losses (M,) of all targets of a batch, in order."""
         objective, model, names = self.opened.objective, self.opened.model, self._inputs
         self.check_inputs(sequences[0].inputs)
-        fields = {
-            name: self._join([sequence.inputs[name] for sequence in sequences]) for name in names
-        }
+        fields = {name: self._join([each.inputs[name] for each in sequences]) for name in names}
         lengths = tuple(map(len, sequences))
         begins = np.cumsum((0, *lengths[:-1])).tolist()
         pairs = zip(begins, sequences, strict=True)
-        rows = self._join(
-            [begin + each.rows for begin, sequence in pairs for each in sequence.scored]
-        )
+        places = [begin + each.rows for begin, sequence in pairs for each in sequence.scored]
+        rows = self._join(places)
         targets = self._join([each.ids for sequence in sequences for each in sequence.scored])
         batch = Batch(fields, lengths, progress=float(self.opened.notes.get("progress", 1.0)))
         with torch.no_grad():

@@ -129,8 +129,7 @@ def find_checkpoint(path: Path, info: Callable[[str], None] = lambda _: None) ->
 
 
 def _check_finite(directory: Path, state: Mapping[str, torch.Tensor]) -> None:
-    wrong = [name for name, tensor in state.items() if not tensor.isfinite().all()]
-    if wrong:
+    if wrong := [name for name, tensor in state.items() if not tensor.isfinite().all()]:
         raise DivergedError(
             f"{directory}: {len(wrong)} of {number_of(len(state), 'tensors')} "
             f"{'has' if len(wrong) == 1 else 'have'} values that are not finite "

@@ -1,6 +1,6 @@
 """The steps of a run whose settings change in its course (`train/phases.py`)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -42,7 +42,7 @@ def follow(run: Run, state: State, source: Stream, count: int) -> Iterator[Step]
         source.batches_per_step = lambda _: int(now(SIZE)) // settings.batch_budget
     made = steps(source, count, workers)
     if LENGTH in lists:
-        made = _by_length(run, state, source, count, workers)
+        made = _by_length(run, state, source, count, workers, lambda: int(now(LENGTH)))
     for step in made:
         values = {name: now(name) for name in lists}
         for name, value in values.items():
@@ -56,18 +56,15 @@ def follow(run: Run, state: State, source: Stream, count: int) -> Iterator[Step]
         yield replace(step, notes={"settings": values})
 
 
-def _by_length(run: Run, state: State, source: Stream, count: int, workers: int) -> Iterator[Step]:
-    """Yield the steps after `state`, each of examples of its `objective.max_length`.
+def _by_length(
+    run: Run, state: State, source: Stream, count: int, workers: int, now: Callable[[], int]
+) -> Iterator[Step]:
+    """Yield the steps after `state`, each of examples of the `objective.max_length` of its time.
 
     A new length goes on at the position (epoch and bin) where the one before ended. So a resumed
     run needs nothing but the position, and the run equals one whose setting is changed by hand.
     A position behind the last bin of a shorter epoch is the next epoch's (`Stream.locate`).
     """
-    lengths = lists_of(run.resolved.recipe)[LENGTH]
-
-    def now() -> int:
-        return int(phases.value_at(lengths, state.progress(run.settings)))
-
     while count:
         length = now()
         stream = Stream(

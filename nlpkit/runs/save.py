@@ -142,9 +142,8 @@ def write_model(run: Run, directory: Path, weights: dict[str, Tensor], progress:
     settings, tensors = folders[""]
     if objective.config.setting("regression", False):  # else transformers squeezes the number
         settings["problem_type"] = "regression"
-    hf_writing.write_generation(
-        directory, hf_writing.choose_generation(objective, tokenizer, settings)
-    )
+    generation = hf_writing.choose_generation(objective, tokenizer, settings)
+    hf_writing.write_generation(directory, generation)
     if part.base_hash is None:
         hf_writing.write_folders(directory, folders)
     else:

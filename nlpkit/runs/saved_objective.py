@@ -146,9 +146,8 @@ def _bind(
     if loaded.lacks_output and "lm_weight" in module.Config.model_fields:
         settings["lm_weight"] = 0.0
     config = module.Config.model_validate_json(json.dumps(settings))
-    config = module.Objective.with_preprocessor(
-        config, hf_layout.read_if_there(directory / PREPROCESSOR)
-    )
+    preprocessor = hf_layout.read_if_there(directory / PREPROCESSOR)
+    config = module.Objective.with_preprocessor(config, preprocessor)
     if lacking := missing_needs(module.Objective, model_config):
         raise ValueError(f"{name} needs {', '.join(lacking)}, which the model does not have")
     if isinstance(tokenizer, Extendable):

@@ -66,8 +66,7 @@ def read(
     path = find_checkpoint(source, info)
     integrity.verify(path)
     settings, tensors = any_layout.read(path, family)
-    base = any_layout.find_base(path)
-    if base is not None:
+    if (base := any_layout.find_base(path)) is not None:
         info(f"adapters of {path} merged into {base}")
     # Merged weights stay in float32 until the end, so that they are rounded only once.
     kinds = {tensor.dtype for tensor in tensors.values() if tensor.dtype in PRECISIONS.values()}
