@@ -34,10 +34,6 @@ class Head:
     per: str  # one row per "token" or "sequence", or "" if unknown
     of_words: bool  # whether the targets are tokens of the vocabulary
 
-    def sort(self) -> "Head":
-        """Return the rows in the order of the pack; a loss may compute them in another order."""
-        return self.take(self.index.argsort(stable=True))
-
     def take(self, rows: Tensor) -> "Head":
         """Return these rows."""
         parts = (self.states[rows], self.targets[rows], self.each[rows], self.index[rows])
@@ -187,5 +183,6 @@ def look(
         hidden = forward(subject.objective, model, moved)
         with _LossCalls(moved, vocab_size, watched) as calls:
             loss = subject.objective.loss(watched, hidden, moved)
-    ordered = {name: head.sort() for name, head in heads.items()}
+    # A loss may compute them in another order than that of the pack.
+    ordered = {name: head.take(head.index.argsort(stable=True)) for name, head in heads.items()}
     return Seen(loss, ordered, hidden.detach(), calls.read)

@@ -153,11 +153,9 @@ def find_leaks(subject: Subject) -> Verdict:
         why = f"at {decided} of {positions} positions the word decides which tokens are targets"
         return False, why
     if not targets:
-        return (
-            False,
-            f"no token of the text is a hidden target: the first {SHORT} of each text of a row are "
-            "tried, and all of a single text; give what is predicted a text of its own (`texts`)",
-        )
+        why = f"no token of the text is a hidden target: the first {SHORT} of each text of a row "
+        why += "are tried, and all of a single text; give what is predicted a text of its own "
+        return False, why + "(`texts`)"
     figure = f"{targets} targets, {leaks} move with their own token (max |Δ| {largest:.1g})"
     figure = f"{figure}, {cycles} with one another's"
     return not (leaks or cycles), figure + (_hint(subject) if leaks else "")

@@ -81,9 +81,8 @@ def _open_in_transformers(path: Path, whole: HfFormat) -> tuple[str, list[str]]:
         name = next(iter(own.get("architectures", [])), "")
         if not name or not hasattr(transformers, name):
             continue
-        theirs: Any = getattr(transformers, name).from_pretrained(
-            path / folder, dtype=torch.float32
-        )
+        made: Any = getattr(transformers, name)
+        theirs = made.from_pretrained(path / folder, dtype=torch.float32)
         state, form = theirs.state_dict(), whole.folders.get(folder, whole)
         parts = {key.rpartition("/"): tensor for key, tensor in tensors.items()}
         ours = {

@@ -173,16 +173,14 @@ def check_negatives(subject: Subject) -> Verdict:
 
 def count_members(subject: Subject, mixed: mixture.Objective) -> Verdict:
     """Count the examples of each member: the shares must match the weights."""
-    made = [
-        int(example[mixture.MEMBER][0]) for example in subject.draw_noise_examples(COUNT, SIZE, 17)
-    ]
+    examples = subject.draw_noise_examples(COUNT, SIZE, 17)
+    made = [int(example[mixture.MEMBER][0]) for example in examples]
     shares = np.bincount(made, minlength=len(mixed.labels)) / COUNT
     errors = np.sqrt(mixed.shares * (1 - mixed.shares) / COUNT)
+    columns = zip(mixed.labels, shares, mixed.shares, errors, strict=True)
     figures = [
         f"{label} {share:.0%}, expected {expected:.0%} ± {error:.0%}"
-        for label, share, expected, error in zip(
-            mixed.labels, shares, mixed.shares, errors, strict=True
-        )
+        for label, share, expected, error in columns
     ]
     passed = bool((abs(shares - mixed.shares) <= 4 * errors).all())
     return passed, f"{COUNT} examples: {'; '.join(figures)}"
