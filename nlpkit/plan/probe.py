@@ -168,15 +168,13 @@ def advise(plan: Planned, found: Measured) -> str:
     fitting = int(free / found.per_token) if found.per_token and free > 0 else 0
     most = min(fitting, settings.batch_budget - 1)
     step = settings.tokens_per_step or 0  # with rows_per_step, batches may have any size
-    divisors = [n for n in range(1, most + 1) if step % n == 0]
+    size = max((n for n in range(1, most + 1) if step % n == 0), default=0)
     longest_example = int(plan.data.examples.sizes.max())
-    if divisors and divisors[-1] >= longest_example:
-        return head + f"set train.tokens_per_batch={divisors[-1]}"
+    if size and size >= longest_example:
+        return head + f"set train.tokens_per_batch={size}"
     objective = plan.resolved.recipe.objective[0].config
-    if divisors and divisors[-1] >= longest_example // 8 and objective.setting("max_length"):
-        return head + (
-            f"set objective.max_length={divisors[-1]} and train.tokens_per_batch={divisors[-1]}"
-        )
+    if size and size >= longest_example // 8 and objective.setting("max_length"):
+        return head + f"set objective.max_length={size} and train.tokens_per_batch={size}"
     return (
         f"weights, gradients and the optimizer's state take {found.state / gib:.1f} GiB and there "
         f"are {found.limit / gib:.1f} GiB: take a smaller model or a machine with more memory"
