@@ -201,11 +201,9 @@ def compare_rows(sides: Sides, file: str) -> list[Compared]:
     for name in others:
         one, other = credit[first], credit[name]
         of_seeds = seeds.compare(one.mean(1).tolist(), other.mean(1).tolist())
+        compared.append(Compared(file, first, name, "seed", of_seeds))
         of_rows = seeds.compare_pairs(one.mean(0).tolist(), other.mean(0).tolist())
-        compared += [
-            Compared(file, first, name, unit, found)
-            for unit, found in (("seed", of_seeds), ("row", of_rows))
-        ]
+        compared.append(Compared(file, first, name, "row", of_rows))
     return compared
 
 

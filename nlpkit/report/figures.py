@@ -141,8 +141,7 @@ def mask_figure(
         one.imshow(mask[start:stop, start:stop], **colours)
         one.set_title(f"{name}\nits shortest sequence: {number_of(stop - start, 'tokens')}")
         for axes in (whole, one):
-            axes.set_xlabel("key")
-            axes.set_ylabel("query")
+            axes.set(xlabel="key", ylabel="query")
         if stop - start <= READABLE:
             ticks = range(stop - start)
             one.set_xticks(ticks, tokens[start:stop], rotation=90, fontsize=7)
@@ -164,8 +163,7 @@ def alignment_figure(alignments: Sequence[Alignment], title: str, path: Path) ->
         axes.xaxis.set_label_position("top")
         axes.set_xticks(range(len(each.source)), each.source, rotation=90, fontsize=9)
         axes.set_yticks(range(len(each.target)), each.target, fontsize=9)
-        axes.set_xlabel("source")
-        axes.set_ylabel("written")
+        axes.set(xlabel="source", ylabel="written")
     figure.suptitle(title)
     figure.colorbar(image, ax=grid, shrink=0.4, label="weight")
     _save(plt, figure, path)
@@ -188,8 +186,7 @@ def heads_figure(layers: Sequence[Layer], path: Path) -> None:
             axes.set_visible(True)
             axes.imshow(each, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
             axes.set_title(f"{layer.title}, head {head}: {entropy:.2f} nats", fontsize=7)
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             if len(layers) == 1:
                 axes.set_xticks(range(len(layer.keys)), layer.keys, rotation=90, fontsize=7)
                 axes.set_yticks(range(len(layer.queries)), layer.queries, fontsize=7)
@@ -223,8 +220,7 @@ def confusion_figure(labels: Sequence[str], counts: Sequence[Sequence[int]], pat
     side = min(14.0, 2.5 + 0.45 * len(labels))
     figure, axes = plt.subplots(figsize=(side, side))
     axes.imshow(shares, cmap="Blues", interpolation="nearest", vmin=0, vmax=1)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("right")
+    axes.set(xlabel="predicted", ylabel="right")
     right = int(np.trace(table))
     axes.set_title(f"{right:,} of {number_of(table.sum(), 'rows')} right", fontsize=10)
     if len(labels) <= READABLE:
