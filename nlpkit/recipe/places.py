@@ -69,9 +69,7 @@ class Place:
 
     def where(self, mark: tuple[int, int]) -> str:
         """Return `file:line:column`, or `--set key` for the command line."""
-        if self.on_command_line:
-            return self.source
-        return f"{self.source}:{mark[0]}:{mark[1]}"
+        return self.source if self.on_command_line else f"{self.source}:{mark[0]}:{mark[1]}"
 
     @property
     def on_command_line(self) -> bool:

@@ -208,6 +208,4 @@ def check_detection(subject: Subject) -> Verdict:
             replaced += int(differs[head.index].sum())
             wrong += int((labels != differs[head.index]).sum())
     figure = f"{tokens:,} tokens, {replaced:,} replaced, {wrong} with the wrong label"
-    if not replaced:
-        return False, figure
-    return not wrong, figure
+    return bool(replaced) and not wrong, figure

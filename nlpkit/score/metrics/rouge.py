@@ -78,14 +78,7 @@ def sentences(
         yield Score(_TITLES[variant], part.f, signature, verbose, details, percent=False)
 
 
-def _values(
-    hypotheses: Lines, references: References, *, variant: str = "rougeL", tokenize: str = "word"
-) -> Iterator[float]:
-    for line in sentences(hypotheses, references, variant=variant, tokenize=tokenize):
-        yield line.score
-
-
-_MEAN = means.LineMean("ROUGE", _values)
+_MEAN = means.LineMean("ROUGE", lambda *of, **more: [line.score for line in sentences(*of, **more)])
 statistics, from_sums = _MEAN.statistics, _MEAN.from_sums
 
 
