@@ -159,10 +159,7 @@ def test_cli_on_several_processes_tells_a_usage_error_once(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            ["tokenizer", "shwo"],
-            "no command shwo, did you mean show? (see nlpkit",
-        ),
+        (["tokenizer", "shwo"], "no command shwo, did you mean show? (see nlpkit"),
         (["recipe"], "no command recipe, did you mean recipes? (see nlpkit --help)\n"),
         (
             ["recipes", "--jsn"],

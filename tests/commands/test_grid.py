@@ -75,10 +75,7 @@ def test_values_that_are_no_names_have_different_names():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (
-            ["a="],
-            "--grid a=: expected V1,V2 as in YAML, where text with brackets needs quotes",
-        ),
+        (["a="], "--grid a=: expected V1,V2 as in YAML, where text with brackets needs quotes"),
         (["a"], "--grid a: expected KEY=V1,V2, such as train.lr=1e-3,2e-3"),
         (["a..b=1"], "--grid a..b=1: expected KEY=V1,V2, such as train.lr=1e-3,2e-3"),
         (

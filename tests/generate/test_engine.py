@@ -180,10 +180,7 @@ def test_generate_gpt_with_two_end_tokens_equals_transformers(gpts, given: dict)
 
 @pytest.mark.parametrize(
     "given",
-    [
-        BEAMS[1],
-        *(pytest.param(given, marks=pytest.mark.slow) for given in (GREEDY[0], BEAMS[0])),
-    ],
+    [BEAMS[1], *(pytest.param(given, marks=pytest.mark.slow) for given in (GREEDY[0], BEAMS[0]))],
     ids=str,
 )
 def test_generate_cpm_ant_equals_transformers_with_its_cache(ants, given: dict) -> None:
@@ -258,10 +255,7 @@ SAMPLED = [
 
 @pytest.mark.parametrize(
     "given",
-    [
-        BEAMS[0],
-        *(pytest.param(given, marks=pytest.mark.slow) for given in SAMPLED + GREEDY[1:2]),
-    ],
+    [BEAMS[0], *(pytest.param(given, marks=pytest.mark.slow) for given in SAMPLED + GREEDY[1:2])],
     ids=str,
 )
 def test_generate_alone_equals_in_a_batch(ants, given: dict) -> None:

@@ -66,8 +66,7 @@ FAST = ("albert", "cpm_ant", "electra", "gru", "llama", "seq2seq", "vit")
 
 @pytest.mark.fast_cases(2)
 @pytest.mark.parametrize(
-    "name",
-    [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SIZED],
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SIZED]
 )
 @pytest.mark.parametrize("size", [pytest.param(3_000_000, marks=pytest.mark.slow), 110_000_000])
 def test_every_family_has_the_parameters_that_are_asked_for(name, size):

@@ -198,10 +198,7 @@ ORDER = "without an objective on the order of texts, such as sop"
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (
-            (),
-            "r.yaml:4:46: objective.lm_weight: has no effect with a model that is not causal",
-        ),
+        ((), "r.yaml:4:46: objective.lm_weight: has no effect with a model that is not causal"),
         (("objective.lm_weight=0",), ""),
         (("objective.name=tagging", "model.family=gpt2"), ""),
         (

@@ -107,9 +107,7 @@ def test_smaller_batches_in_the_middle_of_an_epoch_are_warned_of(
     assert said in capsys.readouterr().err
 
 
-def test_start_that_saved_nothing_leaves_nothing_to_one_with_other_settings(
-    tmp_path: Path,
-) -> None:
+def test_start_that_saved_nothing_leaves_nothing_to_one_with_other_settings(tmp_path: Path) -> None:
     path, out = _tiny.write(tmp_path), tmp_path / "run"
     directory = RunDirectory(out)
     out.mkdir()

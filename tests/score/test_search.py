@@ -136,11 +136,7 @@ def test_search_records_of_each_format_are_identifier_and_text(tmp_path: Path) -
         ("a.jsonl", '{"id": 1.5, "text": "x"}', "no identifier: expected a string"),
         ("a.jsonl", '{"id": true, "text": "x"}', "no identifier: expected a string"),
         ("a.jsonl", '{"id": "", "text": "x"}', "no identifier: expected a string"),
-        (
-            "a.jsonl",
-            '{"id": "x"}',
-            "no text: expected strings as text or contents, and title",
-        ),
+        ("a.jsonl", '{"id": "x"}', "no text: expected strings as text or contents, and title"),
         ("a.jsonl", '{"id": "x", "text": 3}', "no text: expected strings"),
         ("a.jsonl", '{"id": "x", "contents": []}', "no text: expected strings"),
         ("a.jsonl", '{"id": "x", "text": "y", "title": 1}', "no text: expected strings"),

@@ -53,11 +53,7 @@ def _bench(folder: Path, *names: str, tokens: int = _provable.FEW) -> Iterator[B
 def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> None:
     with _bench(tmp_path, *names) as bench:
         subject = bench.subject
-        proofs = [
-            texts.check_unmasking,
-            texts.count_shown,
-            leaks.find_neighbour_leaks,
-        ]
+        proofs = [texts.check_unmasking, texts.count_shown, leaks.find_neighbour_leaks]
         proofs += [texts.check_negatives] if "nsp" in names else []
         for proof in proofs:
             passed, figure = proof(subject)
@@ -66,9 +62,7 @@ def test_selftest_of_examples_holds(tmp_path: Path, names: tuple[str, ...]) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "names",
-    [("mlm",), ("nsp", "wwm"), ("sop", "span")],
-    ids=["mlm", "nsp+wwm", "sop+span"],
+    "names", [("mlm",), ("nsp", "wwm"), ("sop", "span")], ids=["mlm", "nsp+wwm", "sop+span"]
 )
 def test_selftest_proves_all(tmp_path: Path, names: tuple[str, ...]) -> None:
     with _bench(tmp_path, *names, tokens=_provable.ALL) as bench:
@@ -152,22 +146,14 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
     [
         (Corrupting, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            *(Special, texts.count_shown, "have a special token instead"),
-            marks=pytest.mark.slow,
+            *(Special, texts.count_shown, "have a special token instead"), marks=pytest.mark.slow
         ),
         pytest.param(*(Kept, texts.count_shown, "100.00% of"), marks=pytest.mark.slow),
         pytest.param(*(Beside, texts.count_shown, "expected 20.00%"), marks=pytest.mark.slow),
-        (
-            SameDocument,
-            texts.check_negatives,
-            "0 of 200 examples have text of another document",
-        ),
+        (SameDocument, texts.check_negatives, "0 of 200 examples have text of another document"),
         (Guessed, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            Short,
-            leaks.find_label_leaks,
-            "something other than the text",
-            marks=pytest.mark.slow,
+            Short, leaks.find_label_leaks, "something other than the text", marks=pytest.mark.slow
         ),
     ],
 )

@@ -263,16 +263,12 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         (Visible, leaks.find_leaks, "move with their own token"),
         (Unsaid, leaks.find_leaks, "no token of the text is a hidden target"),
         pytest.param(
-            Unsaid,
-            leaks.find_noise_floor,
-            "all show a word by design",
-            marks=pytest.mark.slow,
+            Unsaid, leaks.find_noise_floor, "all show a word by design", marks=pytest.mark.slow
         ),
         (Unsaid, texts.count_shown, "100.00% of"),
         (Shifted, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            *(Special, texts.count_shown, "have a special token instead"),
-            marks=pytest.mark.slow,
+            *(Special, texts.count_shown, "have a special token instead"), marks=pytest.mark.slow
         ),
         (Often, texts.count_shown, "10.00% ±"),
         pytest.param(
@@ -281,15 +277,10 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
         ),
         (Same, texts.check_unmasking, None),
         pytest.param(
-            *(Told, leaks.find_label_leaks, "something other than the text"),
-            marks=pytest.mark.slow,
+            *(Told, leaks.find_label_leaks, "something other than the text"), marks=pytest.mark.slow
         ),
         (Guessed, texts.check_negatives, "no label tells them"),
-        (
-            Withheld,
-            leaks.find_leaks,
-            "give the objective a method `shown(example)` that",
-        ),
+        (Withheld, leaks.find_leaks, "give the objective a method `shown(example)` that"),
         pytest.param(
             Withheld,
             leaks.find_noise_floor,
@@ -297,8 +288,7 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(Uncovered, leaks.find_leaks, "move with their own token"),
-            marks=pytest.mark.slow,
+            *(Uncovered, leaks.find_leaks, "move with their own token"), marks=pytest.mark.slow
         ),
         pytest.param(
             Uncovered,
@@ -307,15 +297,13 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             marks=pytest.mark.slow,
         ),
         pytest.param(
-            *(Sampled, texts.check_detection, "with the wrong label"),
-            marks=pytest.mark.slow,
+            *(Sampled, texts.check_detection, "with the wrong label"), marks=pytest.mark.slow
         ),
         pytest.param(*(Unread, texts.check_detection, "0 replaced"), marks=pytest.mark.slow),
         pytest.param(*(Chance, batching.compare_packed, "max |Δ| / loss"), marks=pytest.mark.slow),
         (Unordered, texts.check_unmasking, "is not in its example"),
         pytest.param(
-            *(Intact, leaks.find_leaks, "move with their own token"),
-            marks=pytest.mark.slow,
+            *(Intact, leaks.find_leaks, "move with their own token"), marks=pytest.mark.slow
         ),
         pytest.param(
             *(Cut, texts.check_unmasking, "`unmask(example)`, which returns the example"),
@@ -325,12 +313,10 @@ def shared_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             *(Drawn, texts.check_detection, "with the wrong label"), marks=pytest.mark.slow
         ),
         pytest.param(
-            *(Silent, texts.check_detection, "with the wrong label"),
-            marks=pytest.mark.slow,
+            *(Silent, texts.check_detection, "with the wrong label"), marks=pytest.mark.slow
         ),
         pytest.param(
-            *(Kept, leaks.find_label_leaks, "something other than the text"),
-            marks=pytest.mark.slow,
+            *(Kept, leaks.find_label_leaks, "something other than the text"), marks=pytest.mark.slow
         ),
         (Inverse, texts.check_unmasking, "is not in its example"),
     ],
@@ -471,11 +457,7 @@ def test_selftest_follows_a_held_out_loss_that_runs_the_model_on_other_tokens(
 ) -> None:
     with _provable.bench(tmp_path, "twice") as bench:
         subject = bench.subject
-        proofs = (
-            leaks.find_leaks,
-            batching.compare_packed,
-            texts.count_shown,
-        )
+        proofs = (leaks.find_leaks, batching.compare_packed, texts.count_shown)
         for passed, figure in (proof(subject) for proof in proofs):
             assert passed, figure
         _provable.use(bench, Copying)

@@ -101,8 +101,7 @@ def bench(whole: Bench) -> Iterator[Bench]:
 
 
 @pytest.mark.parametrize(
-    "proof",
-    [pytest.param(OF_TARGETS[0], marks=pytest.mark.slow), *OF_TARGETS[1:]],
+    "proof", [pytest.param(OF_TARGETS[0], marks=pytest.mark.slow), *OF_TARGETS[1:]]
 )
 def test_selftest_of_rows_with_targets_proves_that_no_token_leaks(whole: Bench, proof: str) -> None:
     proofs = selftest._list_proofs(whole.subject)
@@ -136,10 +135,7 @@ def test_selftest_of_a_target_in_sight_is_a_leak(bench: Bench, broken) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("broken", "mask"),
-    [(Unshifted, None), (seq2seq.Objective, _next_token)],
-)
+@pytest.mark.parametrize(("broken", "mask"), [(Unshifted, None), (seq2seq.Objective, _next_token)])
 def test_selftest_of_a_learned_leak_is_below_the_noise(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, broken, mask
 ) -> None:
