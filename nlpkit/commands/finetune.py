@@ -109,6 +109,7 @@ def build_section(directory: Path, family: str) -> str:
     from nlpkit.models.formats import hf_reading
 
     light = families.load(family)
+    directory = files.find_named(directory) or directory  # RUN/best
     if found := files.choose_checkpoint(directory):
         directory = found[0]
     settings = hf_layout.read_settings(directory)

@@ -91,6 +91,7 @@ def _train(
     from nlpkit.runs import grow_vocabulary  # imports torch
 
     home = resolved.path(resolved.recipe.init_from)
+    home = files.find_named(home) or home
     old_kind, old = tokenizer_files.load((files.choose_checkpoint(home) or [home])[0])
     return grow_vocabulary.grow(old, old_kind, kind, texts, config.model_dump())
 
@@ -120,11 +121,11 @@ def show(directory: Directory, common: Common, text: Text = None) -> None:
 
     Without TEXT, print kind, size, special tokens and the first tokens of the vocabulary.
     """
-    from nlpkit.checkpoints import tokenizer_files
+    from nlpkit.checkpoints import files, tokenizer_files
     from nlpkit.tokenizers.library import source_and_target
     from nlpkit.tokenizers.library.shown import show_token
 
-    home = Path(directory)
+    home = files.find_named(Path(directory)) or Path(directory)
     if (home / "tokenizer").is_dir() and not tokenizer_files.is_there(home):  # a run
         home = home / "tokenizer"
     kind, tokenizer = tokenizer_files.load(home)

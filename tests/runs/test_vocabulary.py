@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from nlpkit import recipe
+from nlpkit import cli, recipe
 from nlpkit.checkpoints import integrity
+from nlpkit.commands.finetune import build_section
 from nlpkit.contracts.reader import Counts
 from nlpkit.data.files import find_inputs
 from nlpkit.data.items import read_rows
@@ -262,6 +263,18 @@ def test_tokenizer_command_grows_the_checkpoints(old: Path, grown, tmp_path: Pat
     assert result.returncode == 0, result.stderr
     made = (tmp_path / "made" / "vocab.txt").read_bytes()
     assert made == (grown[1] / "tokenizer" / "vocab.txt").read_bytes()
+
+
+def test_checkpoint_is_found_by_the_name_that_its_run_gives_it(
+    old, grown, tmp_path, capsys
+) -> None:
+    named = old.parent.parent / "latest"
+    assert build_section(named, "cpm_ant") == build_section(old, "cpm_ant")
+    sets = ["--set", f"init_from={named}", "--out", str(tmp_path / "made")]
+    assert cli.run(["tokenizer", "train", str(grown[0]), *sets]) == 0, capsys.readouterr().err
+    made = (tmp_path / "made" / "vocab.txt").read_bytes()
+    assert made == (grown[1] / "tokenizer" / "vocab.txt").read_bytes()
+    assert cli.run(["tokenizer", "show", str(named)]) == 0, capsys.readouterr().err
 
 
 @pytest.mark.slow
