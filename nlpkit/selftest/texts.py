@@ -34,18 +34,14 @@ def check_unmasking(subject: Subject) -> Verdict:
 
 def _hint(subject: Subject) -> str:
     """Return a hint at missing optional methods of the objective."""
-    missing = []
-    if not subject.list_objectives_with("unmask"):
-        missing.append(
-            "`unmask(example)`, which returns the example with the hidden tokens in `input_ids`"
-        )
-    if not subject.list_objectives_with("restore"):
-        missing.append("`restore(example)`, which returns the texts of the unmasked example")
-    if not missing:
-        return ""
-    return (
-        f"; if the example contains it in another form, give the objective {' or '.join(missing)}"
-    )
+    returned = {
+        "unmask": "the example with the hidden tokens in `input_ids`",
+        "restore": "the texts of the unmasked example",
+    }
+    lacking = [name for name in returned if not subject.list_objectives_with(name)]
+    methods = " or ".join(f"`{n}(example)`, which returns {returned[n]}" for n in lacking)
+    other = "; if the example contains it in another form, give the objective "
+    return f"{other}{methods}" if lacking else ""
 
 
 def unmask(subject: Subject, example: Example) -> list[Example]:
