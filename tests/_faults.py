@@ -204,12 +204,6 @@ def done(ended: Ended) -> Ended:
 class Server:
     """Runs command lines in processes of their own."""
 
-    def __enter__(self) -> "Server":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
     def run(
         self,
         *arguments: object,

@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -23,6 +24,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 import torch
 
 from tests import _forks
+
+if TYPE_CHECKING:
+    from tests._faults import Server
 
 # A shell's background jobs are started deaf to ^C, and so would be every process of a test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -109,6 +113,14 @@ def _caches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def _own_cache(_caches: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep tokenised test data out of the user's cache."""
     monkeypatch.setenv("NLPKIT_CACHE", str(next(_caches)))
+
+
+@pytest.fixture(scope="session")
+def server() -> "Server":
+    """Return what runs command lines, with faults, in processes of their own."""
+    from tests._faults import Server
+
+    return Server()
 
 
 @pytest.hookimpl(tryfirst=True)

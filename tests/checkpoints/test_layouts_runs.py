@@ -78,16 +78,17 @@ def _slow(cases: Iterable[Any], fast: Any = None) -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_killed_run_goes_on_bit_for_bit(name: str, published, tmp_path: Path) -> None:
+def test_killed_run_goes_on_bit_for_bit(
+    name: str, published, server: Server, tmp_path: Path
+) -> None:
     path, whole, run = _tune(tmp_path, published(name), name), tmp_path / "whole", tmp_path / "run"
     disk = Disk(whole, how=KILL)
     with disk.armed():
         _tiny.pretrain(path, whole)
-    with Server() as server:
-        ended = server.run("pretrain", path, disk=(run, 2 * len(disk.seen) // 3, KILL))
-        assert ended.code == -signal.SIGKILL, ended
-        assert 0 < len(files.list_checkpoints(run)) < 2
-        assert server.run("pretrain", path).code == 0
+    ended = server.run("pretrain", path, disk=(run, 2 * len(disk.seen) // 3, KILL))
+    assert ended.code == -signal.SIGKILL, ended
+    assert 0 < len(files.list_checkpoints(run)) < 2
+    assert server.run("pretrain", path).code == 0
     assert _tiny.metrics(run) == _tiny.metrics(whole)
     one, two = (files.read_pointer(each, "latest") for each in (run, whole))
     assert one is not None

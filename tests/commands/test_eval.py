@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ from tests import _tiny, _tiny_tasks
 from tests._faults import Ended, Server
 
 _LONG = ("--set", "train.steps=60", "--set", "train.eval_every=60", "--set", "train.save_every=60")
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,6 @@ from nlpkit import recipe
 from nlpkit.commands.finetune import _choose_lora_settings
 from tests import _processes, _tiny, _tiny_tasks
 from tests._faults import Ended, Server, done
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """`--smoke-test`: the whole way of a recipe in seconds, and nothing of it is kept."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,12 +12,6 @@ from tests import _images, _tiny, _tiny_tasks
 from tests._faults import Server, done
 from tests.models import test_recurrent_outside as test_parts_recurrent
 from tests.models import test_translation_outside as test_parts_translation
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

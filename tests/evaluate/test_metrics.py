@@ -4,7 +4,6 @@ import json
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,12 +19,6 @@ TASK = GOOD.replace("name: cpm_ant}", "name: cpm_ant_nlu}")
 
 _MCC = ("--set", "eval.metrics=[mcc, accuracy]", "--set", "train.best_by=mcc",
         "--set", "train.eval_every=2", "--set", "train.save_every=2")  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

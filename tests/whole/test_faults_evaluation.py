@@ -2,7 +2,6 @@
 
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,12 +17,6 @@ _SETS = (
     *("train.steps=8", "train.save_every=4", "train.eval_every=3", "train.keep=2"),
     *("train.warmup_steps=1", "train.tokens_per_step=256", "train.tokens_per_batch=128"),
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,6 @@ _SETS = (
     *("train.steps=8", f"train.save_every={_EVERY}", "train.eval_every=3", "train.keep=1"),
     *("train.warmup_steps=1", "train.tokens_per_step=256"),
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

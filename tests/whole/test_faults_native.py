@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,13 +11,7 @@ import pytest
 from nlpkit.errors import NlpkitError
 from nlpkit.train import signals
 from tests import _tiny
-from tests._faults import Ended, Server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
+from tests._faults import Ended
 
 
 @pytest.fixture(scope="module")

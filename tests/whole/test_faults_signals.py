@@ -3,7 +3,6 @@
 import random
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,6 @@ _SETS = (
     *("train.warmup_steps=1", "train.tokens_per_step=256"),
 )
 _WORDS = [word for each in _SETS for word in ("--set", each)]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
