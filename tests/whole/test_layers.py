@@ -231,16 +231,6 @@ def _public(cls: type) -> set[str]:
     return methods | set(cls.__annotations__)
 
 
-def _assert_keeps(part: object, protocol: type) -> None:
-    """Check that a module, or a class, has what a protocol asks for, and its parameters."""
-    _assert_has(part, _public(protocol))
-    for name, method in vars(protocol).items():
-        if inspect.isfunction(method) and name[0] != "_":
-            wanted = list(inspect.signature(method).parameters)
-            found = list(inspect.signature(getattr(part, name)).parameters)
-            assert [n for n in found if n != "self"] == [n for n in wanted if n != "self"], name
-
-
 def _assert_has(part: object, names: set[str]) -> None:
     missing = sorted(name for name in names if not hasattr(part, name))
     assert not missing, f"{part} has no {', '.join(missing)}"
