@@ -120,8 +120,9 @@ class Objective(Part):
         found = super()._serialize(info)
         return found if self.lengths is None else found | {"max_length": self.lengths}
 
-    def with_max_length(self, length: int | None) -> "Objective":
-        """Return the section with this `max_length`, where it names none."""
+    def with_max_length_of(self, first: "Objective") -> "Objective":
+        """Return the section with the `max_length` of the first one, where it names none."""
+        length = first.config.setting("max_length")
         names = {*type(self.config).model_fields} - self.config.model_fields_set
         if length is None or "max_length" not in names:
             return self

@@ -138,9 +138,7 @@ class Recipe(FrozenConfig):
     def _share_max_length(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
         """Give those behind the first one, whose examples they change, its `max_length`."""
         first, *others = objectives
-        lengths = [each.config.setting("max_length") for each in fit.members_of(first) or [first]]
-        longest = max(filter(None, lengths), default=None)
-        return first, *(each.with_max_length(longest) for each in others)
+        return first, *(each.with_max_length_of(first) for each in others)
 
     def without_effect(self) -> dict[str, str]:
         """See `FrozenConfig`."""

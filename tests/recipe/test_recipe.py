@@ -445,9 +445,6 @@ def test_objective_that_follows_another_has_its_length_unless_it_names_one():
     assert [each.config.max_length for each in other.recipe.objective] == [48, 32]
     idle = "r.yaml:6:66: objective.1.max_length: has no effect behind nsp, which cuts the text"
     assert (found.warnings, other.warnings) == ((), (idle,))
-    mixed = "[{name: mixture, of: [{name: nsp, max_length: 48}, {name: sop, max_length: 40}]}, mlm]"
-    mixed = resolve(bert.replace("{name: cpm_ant}", mixed.replace("mlm", "{name: mlm}")))
-    assert mixed.recipe.objective[1].config.max_length == 48
     stream = resolve(bert.replace("{name: cpm_ant}", said.replace("mlm", "mlm, contiguous: true")))
     assert "objective.1.contiguous: has no effect behind nsp" in stream.warnings[0]
 
