@@ -199,20 +199,16 @@ def test_load_saved_is_equal_and_unfit_is_named(ours, name, tmp_path):
         kind.load(tmp_path / "absent")
 
 
-def test_ids_with_holes_are_read_and_no_new_token_gets_the_id_of_another(byte_pairs, tmp_path):
+def test_ids_with_a_hole_are_named(byte_pairs, tmp_path):
+    # A text need not have them: rows ended in an IndexError, or a new token got the id of another.
     byte_pairs.save(tmp_path)
     file = tmp_path / "tokenizer.json"
     content = json.loads(file.read_text())
-    moved = max(content["model"]["vocab"], key=len)
-    content["model"]["vocab"] |= {moved: 402}
+    content["model"]["vocab"] |= {max(content["model"]["vocab"], key=len): 402}
     file.write_text(json.dumps(content))
-    found = bpe.Tokenizer.load(tmp_path)
-    assert (found.vocab_size, len(found.token_characters())) == (403, 403)
-    assert found.token(402) == moved
-    assert found.extended(["[A]", "[B]"]).special_id("[B]") == 401  # ids without a token
-    said = rf"^{file}: some ids below 403 have no token, so that new ones \(\[A\], \[B\], \[C\]\) "
-    with pytest.raises(FileError, match=f"{said}would get the ids of others; give each id a token"):
-        found.extended(["[A]", "[B]", "[C]"])
+    said = f"^{file}: its ids have a hole: 400 tokens, ids up to 402$"
+    with pytest.raises(FileError, match=said):
+        bpe.Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("encode", ["encode_batch", "encode_with_offsets"])

@@ -136,6 +136,9 @@ class LibraryTokenizer(ABC):
             made.aliases = named_tokens.find_aliases(settings, file)
         if isinstance(chat := settings.get("chat_template"), str):  # not a list of named ones
             made.chat_template = chat
+        ids = made._library.get_vocab().values()
+        if (last := max(ids, default=-1)) >= len(ids):
+            raise FileError(f"{file}: its ids have a hole: {len(ids)} tokens, ids up to {last}")
         made._follow(settings, file)
         return made
 
@@ -172,10 +175,10 @@ class LibraryTokenizer(ABC):
         }
         text_files.write(directory, files)
 
-    @cached_property
+    @property
     def vocab_size(self) -> int:
-        """The largest id and 1: the number of tokens, where no id below it is without a token."""
-        return max(self._library.get_vocab().values(), default=-1) + 1
+        """The number of tokens, special ones included."""
+        return self._library.get_vocab_size()
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of `text`, without special tokens."""
@@ -254,12 +257,6 @@ class LibraryTokenizer(ABC):
                     kept.pop(role, None)
                 set_template(library, frame.template)
                 break
-        ids = library.get_vocab()
-        if len({*ids.values()}) < len(ids):  # the library counts tokens to find the next id
-            raise FileError(
-                f"{self._source}: some ids below {self.vocab_size} have no token, so that new ones "
-                f"({', '.join(sorted(names))}) would get the ids of others; give each id a token"
-            )
         made = type(self)(library.to_str())
         made._use(self._names, kept)
         made.chat_template, made._begins = self.chat_template, self._begins
