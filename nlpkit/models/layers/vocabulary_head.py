@@ -217,16 +217,14 @@ def _losses(
 ) -> tuple[Tensor, Tensor]:
     """Return losses (M') and the log of the normalizers (M'); `logits` (M', V) get their gradient.
 
-    `chosen` and `weights` are (M', 1). The largest probability is 1 / sum of exp(logit - largest):
-    one pass of exp serves the probabilities and the normalizer.
+    `chosen` and `weights` are (M', 1).
     """
     smoothing, z_loss = settings.label_smoothing, settings.z_loss
-    likelihood, largest = logits.gather(1, chosen), logits.amax(1, True)
+    likelihood = logits.gather(1, chosen)
     if smoothing:
         # (1 - e) * nll + e * (mean of -log p over V); the weights of the normalizer sum to 1.
         likelihood = (1 - smoothing) * likelihood + smoothing * logits.mean(1, keepdim=True)
-    likely = torch.softmax(logits, 1, out=logits)  # in place
-    normalizer = largest - likely.amax(1, True).log_()
+    normalizer, likely = _softmax(logits), logits
     if settings.with_grad:
         # (1 + 2 * z * normalizer) * p - (1 - e) * one_hot - e / V
         if z_loss:
@@ -237,6 +235,15 @@ def _losses(
         if weights is not None:
             likely *= weights
     return (normalizer - likelihood).squeeze(1), normalizer.squeeze(1)
+
+
+def _softmax(logits: Tensor) -> Tensor:
+    """Return the log of the normalizer (M', 1); logits (M', V) become probabilities.
+
+    The largest probability is 1 / sum of exp(logit - largest): one pass of exp serves both.
+    """
+    largest = logits.amax(1, True)
+    return largest - torch.softmax(logits, 1, out=logits).amax(1, True).log_()
 
 
 def _add_product(total: Tensor | None, a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
