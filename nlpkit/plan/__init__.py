@@ -266,7 +266,7 @@ def draw_mask(plan: Planned, path: Path) -> None:
     own = {"context": zeros == 0, "first": zeros, "last": layout.token_lengths - 1}
     own |= {"token_type_ids": zeros, "text": zeros}
     if (types := batch.fields.get("token_type_ids")) is not None:
-        own["text"] = number_texts(layout, types, plan.part.config.delimiters)
+        own["text"] = number_texts(layout, types, batch.fields["input_ids"])
     needed = {name for kind in kinds for name in kind.module.required_fields(kind.config)}
     own = {name: own[name] for name in own if name in needed}
     layout = layout.with_fields({**own, **batch.fields})

@@ -69,14 +69,16 @@ def count_positions(ids: Tensor, layout: Layout, padding_idx: int) -> Tensor:
     return (total + (past - before)[layout.document_ids]) * counted + padding_idx
 
 
-def number_texts(layout: Layout, types: Tensor, delimiters: int) -> Tensor:
+def number_texts(layout: Layout, types: Tensor, ids: Tensor) -> Tensor:
     """Return (N,): 1 in the first of two texts, 2 in the second, 0 in delimiters and single texts.
 
-    By the token types (N,), which are 0 up to the first of the `delimiters` between two texts, then
-    1. What is before the first text counts to it, what is behind the second to that.
+    By the token types (N,), which are 0 up to the delimiter between two texts, then 1; RoBERTa has
+    it twice. What is before the first text counts to it, what is behind the second to that.
     """
     owner, place = layout.document_ids, layout.positions
     sizes = torch.zeros(len(layout.lengths), dtype=torch.int64, device=types.device)
     second = sizes.index_add(0, owner, (types == 0).long())[owner]  # where type 1 begins
-    is_first, is_second = place < second - 1, place >= second + delimiters - 1
+    again = (place == second) & (ids == ids.roll(1))
+    behind = second + sizes.index_add(0, owner, again.long())[owner]
+    is_first, is_second = place < second - 1, place >= behind
     return (is_first + 2 * is_second.long()) * (second < layout.token_lengths)

@@ -213,7 +213,7 @@ class EncoderModel(TransformedHead):
             positions = self.count_positions(input_ids, layout)
         x = self.embeddings(words, positions, types)
         x = x if self.widen is None else self.widen(x).to(x.dtype)  # norms on CPUs keep the type
-        fields = {**fields, **self._text_fields(layout, types)}
+        fields = {**fields, **self._find_texts(layout, types, input_ids)}
         states = self.layers(x, layout, self.backend, fields, rows, cache)
         self.attention_choice = self.layers.attention_choice
         return states
@@ -223,14 +223,13 @@ class EncoderModel(TransformedHead):
         padding = self.config.setting("padding_idx")
         return layout.positions if padding is None else count_positions(input_ids, layout, padding)
 
-    def _text_fields(self, layout: Layout, types: Tensor | None) -> dict[str, Tensor]:
+    def _text_fields(self, layout: Layout, types: Tensor | None, ids: Tensor) -> dict[str, Tensor]:
         """Return the token types and the numbers of texts, if a kind of attention reads them."""
-        config = self.config
-        if not any("text" in choice.module.FIELDS for choice in config.attention):
+        if not any("text" in choice.module.FIELDS for choice in self.config.attention):
             return {}
         if types is None:  # single texts
             return dict.fromkeys(("token_type_ids", "text"), torch.zeros_like(layout.positions))
-        return {"token_type_ids": types, "text": number_texts(layout, types, config.delimiters)}
+        return {"token_type_ids": types, "text": number_texts(layout, types, ids)}
 
     def summary(self, hidden: Tensor, lengths: Sequence[int]) -> Tensor:
         """Return (S, C), the representation of each sequence in a task: its first state."""
