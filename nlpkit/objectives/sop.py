@@ -138,6 +138,5 @@ def cut_sentences(lengths: np.ndarray, starts: np.ndarray, size: int, min_senten
     documents = document[chosen[:, 0]]
     before = (ends_of_documents - lengths)[documents]
     dropped = {"sentences_too_long": long, "sentences_without_another": few}
-    return Spans(
-        documents, begins[chosen[:, 0]] - before, stops[chosen[:, 1] - 1] - before, dropped
-    )
+    start, stop = begins[chosen[:, 0]] - before, stops[chosen[:, 1] - 1] - before
+    return Spans(documents, start, stop, dropped)

@@ -172,15 +172,14 @@ class Objective(FramedTask):
         if len(windows) > 1:
             cut |= {"sentences read in windows": 1, "windows of them": len(windows)}
         tags = _tags(row, self.config)
-        before, after = (
-            np.full(len(tokens), IGNORE) for tokens in (self.frame.start, self.frame.end)
-        )
+        frame = self.frame
+        before, after = (np.full(len(tokens), IGNORE) for tokens in (frame.start, frame.end))
         parts, targets = [], []
         for start, stop, first, last in windows:
             target = [np.full(len(word), IGNORE) for word in words[start:stop]]
             for number in range(first, last):
                 target[number - start][0] = self.numbers[tags[number]]
-            parts.append(self.frame.ids([np.concatenate(words[start:stop])]))
+            parts.append(frame.ids([np.concatenate(words[start:stop])]))
             targets.append(np.concatenate([before, *target, after]))
         return Item(tuple(parts), _Sentence(tags, tuple(targets)), sum(map(len, parts)), cut)
 

@@ -145,9 +145,8 @@ def _make_tiles(start: Tensor, stop: Tensor) -> tuple[Tile, ...]:
             if columns.stop > columns.start:
                 key = torch.arange(keys.start + columns.start, keys.start + columns.stop)
                 outside = (key < start[:, None]) | (key >= stop[:, None])
-                hidden.append(
-                    (columns, torch.zeros(outside.shape).masked_fill_(outside, -torch.inf))
-                )
+                mask = torch.zeros(outside.shape).masked_fill_(outside, -torch.inf)
+                hidden.append((columns, mask))
         tiles.append(Tile(keys, tuple(hidden)))
     return tuple(tiles)
 

@@ -126,9 +126,8 @@ def ranges(config: Config, q: Tokens, k: Tokens) -> list[Range]:
     none = torch.full_like(place, -1)
     of_query = place % step
     of_key = torch.where(to_global, -1, k["position"] % step)
-    window = Range(
-        place - far, torch.where(from_global, none, end.minimum(place + far)), of_query, of_key
-    )
+    last = torch.where(from_global, none, end.minimum(place + far))
+    window = Range(place - far, last, of_query, of_key)
     if config.global_tokens == "none":
         return [window]
     zero = torch.zeros_like(place)

@@ -42,9 +42,8 @@ class Config(sides.SidesConfig):
 
 def tensors(config: Config, heads: int, head_dim: int) -> dict[str, ParamSpec]:
     """Return the kernels, which keep the variance, and the start of the causal form."""
-    kernel = ParamSpec(
-        (heads, config.stride, head_dim, head_dim), (config.stride * head_dim) ** -0.5
-    )
+    shape = (heads, config.stride, head_dim, head_dim)
+    kernel = ParamSpec(shape, (config.stride * head_dim) ** -0.5)
     start = ParamSpec((heads, head_dim))
     starts = {"start_key": start, "start_value": start} if sides.is_causal(config) else {}
     return {"key_kernel": kernel, "value_kernel": kernel, **starts}

@@ -57,8 +57,9 @@ class Model(Detector):
         self.discriminator = Encoder(config)
         self.replaced_dense = nn.Linear(width, width)
         self.replaced_score = nn.Linear(width, 1)
-        smaller = config.generator_config() if config.has_generator else None
-        self.generator = None if smaller is None else Generator(smaller, vocab_size)
+        self.generator = (
+            Generator(config.generator_config(), vocab_size) if config.has_generator else None
+        )
         initialize(self.named_parameters(), config.init_std)
 
     def embed(

@@ -131,6 +131,6 @@ class PreNormDecoder(Decoder):
         super().__init__(config, vocab_size, backend)
         width, heads = config.hidden_size, config.num_heads
         attentions = (self.make_attention(width, heads) for _ in range(config.num_layers))
-        blocks = (PreNormBlock(config, attention) for attention in attentions)
+        blocks = (PreNormBlock(config, each) for each in attentions)
         self.make_layers(blocks, nn.LayerNorm(width, config.norm_eps))
         self.reset_parameters()

@@ -93,7 +93,7 @@ class ModernBert(Stack):
         super().__init__(config, vocab_size, backend, tie=config.tie, bias=True)
         self.embedding_norm = _norm(config)
         attns = (Attention(config, self.projections) for _ in range(config.num_layers))
-        layers = (Layer(config, attn, number == 0) for number, attn in enumerate(attns))
+        layers = (Layer(config, attn, is_first=number == 0) for number, attn in enumerate(attns))
         self.make_layers(layers, _norm(config))
         self.output_dense = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.output_norm = _norm(config)
