@@ -214,30 +214,21 @@ def find_conflicts(objectives: Sequence[Section]) -> dict[int, str]:
     for number, section in enumerate(objectives):
         name, made = section.name, section.objective
         twice = [part for part in made.parts if part in owners]
-        before = classes(objectives[:number])
+        before, first, what = classes(objectives[:number]), objectives[0].name, ""
         if not number and made.adds_only:
-            found[number] = (
-                f"{name} adds a loss to that of the objective before it; name that one first: "
-                f"objective: [{{name: …}}, {{name: {name}, …}}]"
-            )
+            what = f"{name} adds a loss to that of the objective before it; name that one first: "
+            what += f"objective: [{{name: …}}, {{name: {name}, …}}]"
         elif number and not made.composable:
-            found[number] = (
-                f"{name} makes whole examples and cannot follow {objectives[0].name}; name it "
-                "first, or alone"
-            )
+            what = f"{name} makes whole examples and cannot follow {first}; name it first, or alone"
         elif number and issubclass(objectives[0].objective, Task):
-            found[number] = (
-                f"{name} cannot follow {objectives[0].name}, which reads rows; name one of them"
-            )
+            what = f"{name} cannot follow {first}, which reads rows; name one of them"
         elif twice:
-            found[number] = (
-                f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; remove one "
-                "of them"
-            )
+            what = f"{name} has a loss called {twice[0]}, as {owners[twice[0]]} before it; "
+            what += "remove one of them"
         elif "labels" in made.fields and any("labels" in each.fields for each in before):
-            found[number] = (
-                f"{name} would replace the labels of {objectives[0].name}; remove one of them"
-            )
+            what = f"{name} would replace the labels of {first}; remove one of them"
+        if what:
+            found[number] = what
         owners |= dict.fromkeys(made.parts, name)
     return found
 
