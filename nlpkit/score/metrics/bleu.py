@@ -6,7 +6,7 @@ Papineni et al. 2002. Counts, score and signature are equal to those of sacreble
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -72,7 +72,7 @@ def score(hypotheses: Lines, references: References, **options: Any) -> Score:
     """
     found = _BLEU.score(hypotheses, references, **options)
     given: JsonObject = {each.name: each.default for each in OPTIONS} | options
-    warnings = _warnings(hypotheses, references, given)
+    warnings = list(_warnings(hypotheses, references, given))
     return found._replace(details={**found.details, "warnings": warnings})
 
 
@@ -96,15 +96,11 @@ def _row(line: str, references: Sequence[str], settings: Settings) -> tuple[int,
     if settings.lowercase:
         line, references = line.lower(), [reference.lower() for reference in references]
     tokens = settings.split.tokens
-    return count_row(tokens(line), [tokens(reference) for reference in references])
-
-
-def count_row(hypothesis: list[str], references: list[list[str]]) -> tuple[int, ...]:
-    """Return hypothesis length, closest reference length, matches 1 … 4, totals 1 … 4."""
+    hypothesis, answers = tokens(line), [tokens(reference) for reference in references]
     length = len(hypothesis)
-    closest = min((abs(length - len(r)), len(r)) for r in references)[1]
+    closest = min((abs(length - len(answer)), len(answer)) for answer in answers)[1]
     totals = (length, max(length - 1, 0), max(length - 2, 0), max(length - 3, 0))
-    return length, closest, *count_matches(hypothesis, references), *totals
+    return length, closest, *count_matches(hypothesis, answers), *totals
 
 
 def count_matches(hypothesis: list[str], references: list[list[str]]) -> list[int]:
@@ -217,28 +213,26 @@ _BLEU = SummedScore(_settings, _row, _value, _result)
 sentences, statistics, from_sums = _BLEU.sentences, _BLEU.statistics, _BLEU.from_sums
 
 
-def _warnings(hypotheses: Lines, references: References, options: JsonObject) -> list[str]:
-    warnings = []
+def _warnings(hypotheses: Lines, references: References, options: JsonObject) -> Iterator[str]:
     ends = 0 if options["force"] else sum(line.rstrip().endswith(" .") for line in hypotheses)
     if ends >= _TOKENIZED:
-        warnings.append(
+        yield (
             f"{number_of(ends, 'lines end')} in a full stop with a space before it: BLEU is for "
             "detokenized text, tokenized text may score lower (--force: it is meant so)"
         )
     if options["tokenize"] == "13a" and _mostly_chinese(hypotheses, *references):
-        warnings.append(
+        yield (
             "the text is mostly Chinese, which 13a does not split into words or characters:"
             " --tokenize zh"
         )
     method = options["smooth_method"]
     if options["smooth_value"] is not None and SMOOTHING[method] is None:
-        warnings.append(f"the smooth value has no effect with {method}")
+        yield f"the smooth value has no effect with {method}"
     if options["variant"] == "document":
-        warnings.append(
+        yield (
             "the document's formula exp(p1 + p2 + p3 + p4) is not BLEU: from 1 to 54.6, without"
             " brevity penalty; its numbers compare with no published ones"
         )
-    return warnings
 
 
 def _mostly_chinese(*files: Lines) -> bool:
