@@ -19,16 +19,12 @@ _ZH = re.compile(rf"[{HAN}]|[^\W_{HAN}]+")
 _SAMPLE = 1000  # lines that `is_unspaced` reads
 
 
-def _join(text: str) -> str:
-    return "".join(text.split())
-
-
 TOKENIZERS: dict[str, Callable[[str], Sequence[str]]] = {
     # The default of rouge_score: all other characters than a-z and 0-9 separate words.
     "word": lambda text: _ASCII_WORD.findall(text.lower()),
     "unicode": lambda text: _WORD.findall(text.lower()),
     "zh": lambda text: _ZH.findall(text.lower()),
-    "char": _join,
+    "char": lambda text: "".join(text.split()),
     "whitespace": str.split,
 }
 

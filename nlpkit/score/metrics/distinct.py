@@ -49,6 +49,8 @@ def score(
         raise DataError(f"distinct-{n} is undefined: {few}")
     distinct, by_line = len(seen), mean(shares)
     value = distinct / total if level == "corpus" else by_line
+    unsplit = tokenize == "whitespace" and is_unspaced(hypotheses)
+    warning = "the lines are written without spaces, so each line is one token: use --tokenize zh"
     details = {
         "corpus": distinct / total,
         "sentence": by_line,
@@ -56,7 +58,7 @@ def score(
         "ngrams": total,
         "lines": len(shares),
         "lines_without_ngram": short,
-        "warnings": list(_warnings(hypotheses, tokenize)),
+        "warnings": [warning] if unsplit else [],
     }
     verbose = (
         f"{distinct} of {total}, {short} of {number_of(len(shares), 'lines')} without an n-gram"
@@ -89,11 +91,6 @@ def _lines(hypotheses: Lines, n: int, tokenize: str) -> Iterator[list[tuple[str,
 
 def _share(line: Sequence[tuple[str, ...]]) -> float:
     return len(set(line)) / len(line) if line else 0.0
-
-
-def _warnings(hypotheses: Lines, tokenize: str) -> Iterator[str]:
-    if tokenize == "whitespace" and is_unspaced(hypotheses):
-        yield "the lines are written without spaces, so each line is one token: use --tokenize zh"
 
 
 def _signature(level: str, tokenize: str) -> str:
