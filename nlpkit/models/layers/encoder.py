@@ -213,7 +213,7 @@ class EncoderModel(TransformedHead):
             positions = self.count_positions(input_ids, layout)
         x = self.embeddings(words, positions, types)
         x = x if self.widen is None else self.widen(x).to(x.dtype)  # norms on CPUs keep the type
-        fields = {**fields, **self._find_texts(layout, types, input_ids)}
+        fields = {**fields, **self._text_fields(layout, types, input_ids)}
         states = self.layers(x, layout, self.backend, fields, rows, cache)
         self.attention_choice = self.layers.attention_choice
         return states
