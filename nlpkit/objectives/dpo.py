@@ -107,10 +107,10 @@ class Preferences(Task):
             self._sharing = weakref.ref(model)
             _share_weights(reference, cast("nn.Module", model))
         index = (labels != IGNORE).nonzero().squeeze(1)
+        right = labels[index]
         with torch.no_grad():
-            states = forward(self, reference, batch)
-            _, expected = reference.token_loss(states, index, labels[index])
-        gains = expected - model.token_losses(hidden, index, labels[index])  # (M,)
+            _, expected = reference.token_loss(forward(self, reference, batch), index, right)
+        gains = expected - model.token_losses(hidden, index, right)  # (M,)
         sizes = torch.tensor(batch.lengths, device=labels.device)
         numbers = torch.arange(len(sizes), device=labels.device)
         sequences = numbers.repeat_interleave(sizes, output_size=len(labels))[index]

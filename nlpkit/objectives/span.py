@@ -157,8 +157,9 @@ class Objective(TextMasking):
         ends = inside & (spans != spans.roll(-1))
         right = torch.where(ends, row + 1, len(row)).flip(0).cummin(0).values.flip(0)
         index = (inside & (place < PLACES)).nonzero().squeeze(1)  # (K,)
-        given = hidden[left[index]], hidden[right[index]], place[index]
-        states = model.objective_heads[HEAD](*given)
+        states = model.objective_heads[HEAD](
+            hidden[left[index]], hidden[right[index]], place[index]
+        )
         # The model computes losses of rows of the pack.
         rows = hidden.new_zeros(hidden.shape).index_put((index,), states.to(hidden.dtype))
         loss_sum, _ = model.token_loss(rows, index, batch.fields["labels"][index])
