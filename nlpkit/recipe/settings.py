@@ -136,7 +136,10 @@ class Recipe(FrozenConfig):
     @field_validator("objective")
     @classmethod
     def _share_max_length(cls, objectives: tuple[Objective, ...]) -> tuple[Objective, ...]:
-        """Give those behind the first one, whose examples they change, its `max_length`."""
+        """Give objectives that follow in a list the first one's `max_length`, if they name none.
+
+        They change its examples, so no other length has a meaning.
+        """
         first, *others = objectives
         return first, *(each.with_max_length_of(first) for each in others)
 

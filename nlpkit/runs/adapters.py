@@ -6,7 +6,7 @@ task's output layer, and the tables if the vocabulary has grown (`checkpoints/pe
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +26,7 @@ from nlpkit.models.adapter_config import Config
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_reading import current_name
 from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE
-from nlpkit.recipe import Recipe
-from nlpkit.runs.run import Data, ModelPart, Training
+from nlpkit.runs.run import ModelPart, Run
 from nlpkit.runs.soft_prompts import VirtualTokens
 from nlpkit.train.machine import to_device
 
@@ -40,26 +39,25 @@ _TASK_TYPES = {
 }
 
 
-def check_use(
-    recipe: Recipe, part: ModelPart, training: Training, data: Data, warn: Callable[[str], None]
-) -> None:
+def check_use(run: Run) -> None:
     """Warn of layers with adapters that an example does not reach, such as a pooler.
 
     Raises:
         UsageError: nothing else is trained.
     """
-    model, reached = training.model, set[nn.Module]()
-    batch = to_device(data.examples.batch(np.arange(1), 0), next(model.parameters()).device)
+    part, model, reached = run.part, run.unwrapped.model, set[nn.Module]()
+    batch = to_device(run.data.examples.batch(np.arange(1), 0), run.accelerator.device)
     with torch.no_grad(), register_module_forward_pre_hook(lambda layer, _: reached.add(layer)):
-        training(batch)
+        run.unwrapped(batch)
     layers = {ours: theirs for ours, theirs in part.targets.items() if ours != lora.TABLE}
     idle = [theirs for ours, theirs in layers.items() if model.get_submodule(ours) not in reached]
-    what = f"lora.targets: objective {recipe.objective[0].name} does not use {name_first(idle)}"
+    what = f"lora.targets: objective {run.resolved.recipe.objective[0].name} does not use "
     trained = [name for name, each in model.named_parameters() if each.requires_grad]
     if len(idle) == len(part.targets) and all(".lora_" in name for name in trained):
-        raise UsageError(f"{what}, and nothing else is trained; name others")
-    if idle and part.lora and lora.ALL not in (part.lora.targets or ()):
-        warn(f"{what}: no adapters are trained there")
+        raise UsageError(f"{what}{name_first(idle)}, and nothing else is trained; name others")
+    assert part.lora is not None
+    if idle and lora.ALL not in (part.lora.targets or ()):
+        run.log.warn(f"{what}{name_first(idle)}: no adapters are trained there")
 
 
 def remove(part: ModelPart, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -152,12 +152,12 @@ def prepare(
     log.info(f"precision: {precision.name} ({precision.reason})")
     module.precision = precision.name
     settings = settings.model_copy(update={"precision": precision.name})
+    training, made = _place(module, accelerator, settings, data, log)
+    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log, fitted)
     if part.lora is not None:
         from nlpkit.runs import adapters
 
-        adapters.check_use(recipe, part, module.to(device), data, log.warn)
-    training, made = _place(module, accelerator, settings, data, log)
-    run = Run(resolved, settings, directory, part, data, accelerator, training, made, log, fitted)
+        adapters.check_use(run)
     if settings.average is not None:
         from nlpkit.train.average import Average
 
@@ -185,10 +185,12 @@ def _place(
 def _job(
     run: Run, held_out: HeldOut | None, metrics: Metrics | None, pace: Pace, stop: StopFlag
 ) -> Job:
-    def evaluate(done: float) -> JsonObject | None:
+    def evaluate(progress: float) -> JsonObject | None:
         assert held_out is not None
         with run.averaged():
-            return held_out.evaluate(run.training, run.accelerator, stop, run.log.evaluating, done)
+            return held_out.evaluate(
+                run.training, run.accelerator, stop, run.log.evaluating, progress
+            )
 
     return Job(
         accelerator=run.accelerator,

@@ -254,11 +254,12 @@ class Config(FrozenConfig):
     @field_validator("budget", "memory", mode="before")
     @classmethod
     def _readable(cls, given: Any, info: ValidationInfo) -> Any:
-        of_time = info.field_name == "budget"
-        text = f"{given}{'s' * of_time}" if type(given) in (int, float) else given
-        if isinstance(text, str):
-            (parse_duration if of_time else parse_bytes)(text)
-        return text
+        is_time = info.field_name == "budget"
+        if type(given) in (int, float):
+            given = f"{given}s" if is_time else str(given)
+        if isinstance(given, str):
+            (parse_duration if is_time else parse_bytes)(given)
+        return given
 
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
