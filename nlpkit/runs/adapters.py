@@ -9,16 +9,12 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from nlpkit.checkpoints import hf_writing, peft_layout, prompt_layout
 from nlpkit.checkpoints.peft_layout import SETTINGS, WEIGHTS
 from nlpkit.contracts.format import HfFormat
-from nlpkit.data.lines import name_first
 from nlpkit.errors import UsageError
 from nlpkit.json_types import JsonObject
 from nlpkit.models import lora, soft_prompt
@@ -26,9 +22,8 @@ from nlpkit.models.adapter_config import Config
 from nlpkit.models.formats import hf_format
 from nlpkit.models.formats.hf_reading import current_name
 from nlpkit.models.layers.head import CHOICE, HEAD, SEQUENCE
-from nlpkit.runs.run import ModelPart, Run
+from nlpkit.runs.run import ModelPart
 from nlpkit.runs.soft_prompts import VirtualTokens
-from nlpkit.train.machine import to_device
 
 # peft's `task_type` by the kind of task; other layers have none.
 _TASK_TYPES = {
@@ -37,27 +32,6 @@ _TASK_TYPES = {
     "token_classification": "TOKEN_CLS",
     "question_answering": "QUESTION_ANS",
 }
-
-
-def check_use(run: Run) -> None:
-    """Warn of layers with adapters that an example does not reach, such as a pooler.
-
-    Raises:
-        UsageError: nothing else is trained.
-    """
-    part, model, reached = run.part, run.unwrapped.model, set[nn.Module]()
-    batch = to_device(run.data.examples.batch(np.arange(1), 0), run.accelerator.device)
-    with torch.no_grad(), register_module_forward_pre_hook(lambda layer, _: reached.add(layer)):
-        run.unwrapped(batch)
-    layers = {ours: theirs for ours, theirs in part.targets.items() if ours != lora.TABLE}
-    idle = [theirs for ours, theirs in layers.items() if model.get_submodule(ours) not in reached]
-    what = f"lora.targets: objective {run.resolved.recipe.objective[0].name} does not use "
-    trained = [name for name, each in model.named_parameters() if each.requires_grad]
-    if len(idle) == len(part.targets) and all(".lora_" in name for name in trained):
-        raise UsageError(f"{what}{name_first(idle)}, and nothing else is trained; name others")
-    assert part.lora is not None
-    if idle and lora.ALL not in (part.lora.targets or ()):
-        run.log.warn(f"{what}{name_first(idle)}: no adapters are trained there")
 
 
 def remove(part: ModelPart, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

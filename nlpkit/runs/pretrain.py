@@ -154,10 +154,6 @@ def prepare(
     settings = settings.model_copy(update={"precision": precision.name})
     training, made = _place(module, accelerator, settings, data, log)
     run = Run(resolved, settings, directory, part, data, accelerator, training, made, log, fitted)
-    if part.lora is not None:
-        from nlpkit.runs import adapters
-
-        adapters.check_use(run)
     if settings.average is not None:
         from nlpkit.train.average import Average
 

@@ -27,7 +27,7 @@ from nlpkit.runs import init_from
 from nlpkit.runs.convert import Options, convert
 from nlpkit.runs.open_checkpoint import open_checkpoint
 from nlpkit.runs.run import ModelPart
-from nlpkit.tokenizers import bpe, wordpiece
+from nlpkit.tokenizers import bpe
 from tests import _adapters, _processes, _tiny, _tiny_tasks
 from tests._formats import to_hf
 
@@ -625,26 +625,6 @@ def test_lora_named_layers_that_the_base_lacks_are_said(tmp_path: Path) -> None:
         find_part("[pooler]")
     assert find_part("[pooler, query]").warnings[-1] == f"layers of lora.targets {said}"
     assert find_part("all-linear").warnings == find_part("[query]").warnings
-
-
-def test_lora_layers_that_the_objective_does_not_use_are_said(tmp_path: Path, capsys) -> None:
-    path = _tiny.write(tmp_path)  # for its texts
-    wordpiece.Tokenizer.train(_tiny.WORDS, wordpiece.Config(vocab_size=90)).save(tmp_path / "words")
-    sizes = "{family: bert, hidden_size: 32, num_layers: 1, num_heads: 4, intermediate_size: 48}"
-    text = f"name: x\nmodel: {sizes}\ntokenizer: {{path: {tmp_path}/words}}\n"
-    text += f"data: {{train: {tmp_path}/train.txt}}\nobjective: {{name: mlm, max_length: 64}}\n"
-    text += "train: {steps: 1, tokens_per_step: 256, schedule: constant, precision: fp32}\n"
-    path.write_text(text)
-    _tiny.pretrain(path, tmp_path / "base")
-    start = text.replace(text.split("\n")[2], "").replace(f"model: {sizes}", "init_from: base")
-    path.write_text(start)
-    what = "lora.targets: objective mlm does not use bert.pooler.dense"
-    with pytest.raises(UsageError, match=f"^{what}, and nothing else is trained; name others$"):
-        _tiny.pretrain(path, tmp_path / "a", "lora.targets=[pooler]")
-    _tiny.pretrain(path, tmp_path / "b", "lora.targets=[pooler, query]", verbosity=0)
-    assert f"warning: {what}: no adapters are trained there" in capsys.readouterr().err
-    _tiny.pretrain(path, tmp_path / "c", "lora.targets=all-linear", verbosity=0)
-    assert "does not use" not in capsys.readouterr().err
 
 
 def test_lora_every_family_names_its_layers_as_transformers_does(tmp_path: Path) -> None:
