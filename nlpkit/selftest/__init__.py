@@ -208,7 +208,11 @@ def _shrink(resolved: Resolved) -> tuple[Resolved, dict[str, tuple[int, int]]]:
         tokenizer = sections.Tokenizer(path=str(part.source), kind=None)
     model = sections.Model(family=part.family, config=small)
     lowered = {k: (v, new) for k, v in config if k in SMALL and v != (new := getattr(small, k))}
-    return resolved.with_sections(model=model, init_from=None, tokenizer=tokenizer), lowered
+    # Adapters and soft prompts need a model that is there.
+    alone = resolved.with_sections(
+        model=model, tokenizer=tokenizer, init_from=None, init_missing=[], lora=None, prompt=None
+    )
+    return _change_train(alone, {"tune": "all"}), lowered
 
 
 def _list_smaller(config: ModelConfig) -> Iterator[ModelConfig]:

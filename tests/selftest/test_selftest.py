@@ -148,6 +148,14 @@ def _run_selftest(folder: Path, *options: str) -> int:
     return cli.run(["selftest", str(_tiny.write(folder, documents=60)), *options])
 
 
+def test_recipe_of_adapters_is_proven_without_what_it_starts_from(tmp_path: Path) -> None:
+    path = _tiny.write(tmp_path, documents=60)
+    sets = (f"init_from={_tiny.pretrain(path, tmp_path / 'run', 'train.steps=1')}", "model=null")
+    with _provable.of_recipe(path, *sets, "tokenizer=null", "lora.rank=2") as made:
+        passed, figure = resuming.resume(made)
+    assert passed, figure
+
+
 def test_order_of_sums_that_later_tokens_decide_is_no_leak(tmp_path: Path) -> None:
     text = _provable.RECIPE.replace("[OBJECTIVES]", "{name: clm, max_length: 48}").replace(
         "MODEL",
