@@ -51,7 +51,8 @@ def find_status(directory: RunDirectory, resumed: Path | None = None) -> JsonObj
     if files.list_checkpoints(directory.path):
         return status
     status[FITTED] = None  # of a start that ended early
-    if resumed is not None:
+    read = files.MANIFEST, files.TRAINING
+    if resumed and all((resumed / name).is_file() for name in read):  # reading a pipe would block
         with suppress(FileError):  # it is refused later
             saved = read_state(resumed, "")[0]
             # Older checkpoints do not have it, but the run that they lie in.
