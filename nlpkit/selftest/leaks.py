@@ -23,8 +23,6 @@ Verdict = tuple[bool, str]
 NOISE_STEPS, NOISE_LAST, NOISE_EXAMPLES, NOISE_PIECE = 300, 60, 12, 20
 NOISE_LR = 5e-3
 SHORT = 16  # tokens of a piece in which tokens are changed one by one
-# Relative; tokens to the right may change the order of a sum, as they do in the buckets of `lsh`.
-ROUNDING = 1e-5
 LEARNED = 0.3  # nats above the floor; above this a leak may not be learned yet
 
 
@@ -133,11 +131,10 @@ def find_leaks(subject: Subject) -> Verdict:
             if not torch.equal(other_index, index):
                 decided += 1
                 continue
-            pairs = [(base[name].states, other[name].states) for name in base]
-            apart = [(a - b).norm(dim=1) / a.norm(dim=1).clamp(min=1e-12) for a, b in pairs]
-            change = torch.cat(apart)
+            moved = [other[name].states - base[name].states for name in base]
+            change = torch.cat([each.abs().amax(1) for each in moved])
             predicts = torch.cat([other[n].targets != base[n].targets for n in base])
-            moves[:, k] = ~(change <= ROUNDING)  # so that NaN counts as a change
+            moves[:, k] = change != 0  # so that NaN counts as a change
             owner[predicts] = k
             largest = max([largest, *change[predicts].tolist()])
         own = owner >= 0
