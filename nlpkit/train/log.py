@@ -5,7 +5,6 @@ time stamp every 10 seconds. Nothing is written to stdout.
 """
 
 import contextlib
-import io
 import json
 import sys
 import time
@@ -30,13 +29,14 @@ LINE_SECONDS = 10.0  # between progress lines
 TIME_KEYS = ("seconds", "tokens_per_second", "memory_bytes", "spent")
 
 
-class _ErrorTolerantStream(io.TextIOBase):
+class _ErrorTolerantStream:
     """A stream without write errors: a closed terminal or a full disk must not end a run."""
-
-    encoding = "utf-8"  # `nlpkit.cli` sets it for stderr
 
     def __init__(self, stream: IO[str]):
         self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError):
@@ -46,12 +46,6 @@ class _ErrorTolerantStream(io.TextIOBase):
     def flush(self) -> None:
         with contextlib.suppress(OSError):
             self._stream.flush()
-
-    def isatty(self) -> bool:
-        return self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
 
 
 class Log:
