@@ -22,7 +22,7 @@ class Original(NamedTuple):
     The module has `WEIGHTS` and `SETTINGS` (patterns of file names), `is_settings(content)`, and
     `read(weights, settings, dtype, adapters, keep)`, which returns the same as `read` below.
     `adapters` is a file in the authors' own format, which is merged; `keep` returns what is kept of
-    each tensor, such as a copy on disk (`scratch.py`).
+    each tensor, such as a copy on disk (`runs/convert.Scratch`).
     """
 
     module: Any

@@ -2,6 +2,8 @@
 
 import os
 import shlex
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +20,6 @@ from nlpkit.checkpoints import (
     objective_heads,
     tokenizer_files,
 )
-from nlpkit.checkpoints.scratch import Scratch
 from nlpkit.contracts.objective import Objective
 from nlpkit.contracts.tokenizer import Tokenizer
 from nlpkit.data.lines import name_first
@@ -29,6 +30,7 @@ from nlpkit.models import families
 from nlpkit.runs import model_card
 from nlpkit.runs.saved_objective import load_objective, load_tokenizer
 from nlpkit.runs.stored_weights import PRECISIONS, Weights, average, read
+from nlpkit.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,42 @@ def _make_card(model: _Model, directory: Path, parameters: int, averaged: Sequen
     return model_card.make_card(
         *(directory, path), parameters=parameters, objective=model.objective, averaged=averaged
     )
+
+
+class Scratch:
+    """Room for tensors in files without names, so that a model need not fit into memory.
+
+    The system writes their pages out when memory is short. The files vanish with the tensors, or
+    with the process.
+    """
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.free = shutil.disk_usage(directory).free
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Return a copy of a dense tensor whose memory is a file.
+
+        Raises:
+            FileError: the file system is full, or the directory cannot be written.
+        """
+        if tensor.numel() == 0:
+            return tensor
+        # Without this check, a full file system would end the process by a signal.
+        if tensor.nbytes > self.free:
+            raise FileError(
+                f"{self.directory}: no room for a temporary copy of the weights: a tensor of "
+                f"{format_bytes(tensor.nbytes)}, and {format_bytes(self.free)} free"
+            )
+        self.free -= tensor.nbytes
+        with name_path_in_errors(self.directory):
+            number, name = tempfile.mkstemp(dir=self.directory, prefix=".nlpkit-")
+            os.close(number)
+            try:
+                kept = torch.from_file(name, shared=True, size=tensor.numel(), dtype=tensor.dtype)
+            finally:
+                os.unlink(name)
+        return kept.view(tensor.shape).copy_(tensor)
 
 
 def _cast(name: str, tensor: Tensor, dtype: torch.dtype) -> Tensor:

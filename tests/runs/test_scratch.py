@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nlpkit.checkpoints.scratch import Scratch
 from nlpkit.errors import FileError
-from nlpkit.runs.convert import Options, convert
+from nlpkit.runs.convert import Options, Scratch, convert
 from tests import _adapters, _cpm_live
 from tests._cpm_live import SIZES
 
