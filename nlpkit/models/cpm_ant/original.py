@@ -5,10 +5,14 @@ embedding is divided by sqrt(dim_model). Here, as in transformers, these factors
 weights. The original's output projection divides its input by the same sqrt(dim_model), so input
 and output still share one table. Soft prompts have a separate table in `cpm-ant-10b.pt`; here they
 follow the words, as in later versions of the original, whose `vocab_size` includes them.
+
+Adapters are `best.pt`, which `examples/tune_cpm_ant.py` saves with thunlp/OpenDelta's `LoraModel`:
+h = W x / sqrt(dim_in) + alpha / r * B A x (Hu et al. 2021, eq. 3). They are added behind the
+run-time factor of the original, so their product is added to the folded weight as it is.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -17,7 +21,6 @@ from torch import Tensor
 from nlpkit.disk import read_json
 from nlpkit.errors import FileError
 from nlpkit.json_types import JsonMapping, JsonObject
-from nlpkit.models.cpm_ant import adapters as lora_adapters
 from nlpkit.models.formats.pickled import read_state_dict
 
 WEIGHTS, SETTINGS = "cpm-ant-*.pt", "*.json"
@@ -37,6 +40,11 @@ _SIZES = {
 }
 _WORDS, _PROMPTS = "input_embedding.weight", "prompt_embedding.weight"
 _TABLES = (_WORDS, _PROMPTS, "segment_embedding.weight")
+# OpenDelta's `lora_alpha`. The file does not have it, and CPM-Live never sets it.
+_ALPHA = 16
+_A, _B = ".lora.lora_A", ".lora.lora_B"
+# Some versions of OpenDelta save a linear layer that their forward never calls.
+_UNUSED = (".lora.lin.weight", ".lora.lin.bias")
 
 
 def is_settings(content: JsonMapping) -> bool:
@@ -82,7 +90,7 @@ def read(
     prompts = sizes["prompt_types"] * sizes["prompt_length"]
     if _PROMPTS not in state and sizes["vocab_size"] > prompts:
         sizes["vocab_size"] -= prompts
-    changes = {} if adapters is None else lora_adapters.read(adapters, state)
+    changes = {} if adapters is None else _read_adapters(adapters, state)
     if wrong := [name for name in changes if not _is_linear(name, state[name])]:
         raise FileError(f"{adapters}: adapts {wrong[0]}, which is no linear layer")
     tensors = {}
@@ -90,12 +98,47 @@ def read(
         if name not in (_WORDS, _PROMPTS):
             folded = _fold(name, state[name], content)
             if name in changes:
-                lora_adapters.add(folded, changes[name])
+                a, b = (matrix.float() for matrix in changes[name])
+                folded.addmm_(b, a, alpha=_ALPHA / len(a))
             tensors[f"cpmant.{name}"] = keep(folded.to(dtype))
     tables = [name for name in (_WORDS, _PROMPTS) if name in state]
     rows = [_fold(name, state[name], content).to(dtype) for name in tables]
     tensors[f"cpmant.{_WORDS}"] = keep(torch.cat(rows))
     return {"model_type": "cpmant", **sizes}, tensors
+
+
+def _read_adapters(path: Path, weights: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return the matrices A (r, in) and B (out, r) of each adapted weight.
+
+    `weights` are the tensors (out, in) of the release, by the original's names.
+    """
+    state = read_state_dict(path)
+    adapters = {}
+    for name, tensor in state.items():
+        layer = next((name.removesuffix(end) for end in (_A, _B) if name.endswith(end)), None)
+        if layer is None and not name.endswith(_UNUSED):
+            raise FileError(f"{path}: {name} is no matrix of an adapter (LAYER{_A}, LAYER{_B})")
+        if not tensor.is_floating_point():
+            raise FileError(f"{path}: {name} has no floating-point numbers")
+        if layer is None:
+            continue
+        for each in (f"{layer}{_A}", f"{layer}{_B}"):
+            if each not in state:
+                raise FileError(f"{path}: lacks {each}")
+            if state[each].ndim != 2:
+                raise FileError(f"{path}: {each} is no matrix")
+        adapters[f"{layer}.weight"] = state[f"{layer}{_A}"], state[f"{layer}{_B}"]
+    if not adapters:
+        raise FileError(f"{path}: has no adapter")
+    for name, (a, b) in adapters.items():
+        if name not in weights:
+            raise FileError(f"{path}: adapts {name}, which the release does not have")
+        shape, rank = tuple(weights[name].shape), len(a)
+        if rank == 0 or shape != (len(b), a.shape[1]) or b.shape[1] != rank:
+            raise FileError(
+                f"{path}: matrices {tuple(a.shape)} and {tuple(b.shape)} do not fit {name} {shape}"
+            )
+    return adapters
 
 
 def _size(content: JsonMapping, name: str, where: Path) -> int:
