@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from nlpkit.attention.key_values import KeyValues
 from nlpkit.contracts.request import Request
@@ -110,8 +110,12 @@ class Cache:
         for key, key_values in self._key_values.items():
             key_values.append(other._key_values[key])
         for mine, theirs in zip(self._every_state(), other._every_state(), strict=True):
-            for name in mine:
-                mine[name] = torch.cat(_pad_alike(mine[name], theirs[name]))
+            for name, old in mine.items():
+                new = theirs[name]
+                if old.shape[1:] == new.shape[1:]:
+                    mine[name] = torch.cat([old, new])
+                else:  # sequences grow apart; behind the shorter ones are zeros
+                    mine[name] = pad_sequence([*old, *new], batch_first=True)
         for name, kept in self._ragged.items():
             kept += other._ragged[name]
         self.lengths += other.lengths
@@ -127,18 +131,6 @@ def _iterate(states: list[dict[str, Tensor]], first: bool) -> Iterator[dict[str,
     while True:
         states.append({})
         yield states[-1]
-
-
-def _pad_alike(mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two states (B, T, …), the shorter one filled with zeros: sequences grow apart."""
-    if mine.shape[1:] == theirs.shape[1:]:
-        return mine, theirs
-    longest = max(mine.shape[1], theirs.shape[1])
-
-    def fill(state: Tensor) -> Tensor:
-        return F.pad(state, (0, 0) * (state.ndim - 2) + (0, longest - state.shape[1]))
-
-    return fill(mine), fill(theirs)
 
 
 def _check(request: Request, grows: bool) -> None:
