@@ -65,8 +65,7 @@ def paired_bootstrap(
     their sums. Raise `DataError` if there are no lines or systems differ in them, `UsageError` for
     fewer than one sample.
     """
-    tables = _make_tables(systems, samples)
-    real = _score_tables(tables, from_sums)
+    tables, real = _make_tables(systems, from_sums, samples)
     drawn = [[from_sums(s) for s in sums] for sums in _draw_samples(tables, samples, seed)]
     by_system = list(zip(*drawn, strict=True))
     found = [Tested(real[0], *_compute_interval(by_system[0]), None)]
@@ -85,8 +84,7 @@ def paired_approximate_randomization(
     The p-value is the share of trials whose difference is at least the real one. There is no
     interval. Raise as `paired_bootstrap`.
     """
-    tables = _make_tables(systems, samples)
-    real = _score_tables(tables, from_sums)
+    tables, real = _make_tables(systems, from_sums, samples)
     totals = [table.sum(0) for table in tables]
     differences: list[list[float]] = [[] for _ in tables[1:]]
     # A trial exchanges lines: it moves the difference between baseline and system.
@@ -102,8 +100,10 @@ def paired_approximate_randomization(
     return found
 
 
-def _make_tables(systems: Sequence[Rows], samples: int) -> list[np.ndarray]:
-    """Return the rows as arrays (lines, columns): integers, or floats if any is."""
+def _make_tables(
+    systems: Sequence[Rows], from_sums: FromSums, samples: int
+) -> tuple[list[np.ndarray], list[float]]:
+    """Return the rows as arrays (lines, columns), of integers, or floats if any is; the scores."""
     if samples < 1:
         raise UsageError(f"{samples} samples: must be 1 or more")
     tables = [np.array(list(rows)) for rows in systems]
@@ -114,11 +114,7 @@ def _make_tables(systems: Sequence[Rows], samples: int) -> list[np.ndarray]:
             raise DataError(
                 f"systems of {len(tables[0])} and {number_of(len(table), 'lines')}: must be as many"
             )
-    return tables
-
-
-def _score_tables(tables: list[np.ndarray], from_sums: FromSums) -> list[float]:
-    return [from_sums(table.sum(0).tolist()) for table in tables]
+    return tables, [from_sums(table.sum(0).tolist()) for table in tables]
 
 
 def _draw_samples(
