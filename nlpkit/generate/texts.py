@@ -128,20 +128,15 @@ class Writer:
             outputs = [self._make_output(job, answer) for answer in answers]
             self.counts["tokens"] += sum(output.tokens for output in outputs)
             yield Written(job.text, outputs, job.problem)
-        for line in self._list_losses():
-            warn(line)
-
-    def _list_losses(self) -> Iterator[str]:
-        """Yield what was lost of the inputs, a line each."""
         if cut := self.counts["cut inputs"]:
             included = "end token included" if self.reads_source else "output included"
-            yield (
+            warn(
                 f"{number_of(cut, 'inputs were')} too long and cut by "
                 f"{number_of(self.counts['cut tokens'], 'tokens')}; the model takes "
                 f"{self.objective.max_length:,}, {included}"
             )
         if unknown := self.counts["unknown tokens"]:
-            yield number_of(unknown, "unknown tokens of the inputs were left out")
+            warn(number_of(unknown, "unknown tokens of the inputs were left out"))
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of an input, with what the objective puts in front of or inside it."""
