@@ -53,6 +53,8 @@ class Runs:
             except (KeyError, ValueError) as error:  # of pydantic, too
                 what = "no record of this experiment; give another --out"
                 raise FileError(f"{path}: {what}") from error
+        else:
+            self.found.check_decided(self.document)
 
     def write_state(self) -> None:
         """Write it, with the file as it is now."""

@@ -18,6 +18,7 @@ from nlpkit.json_types import JsonObject
 from nlpkit.recipe.places import Document, dotted, flatten
 from nlpkit.report.history import FIGURES
 from nlpkit.score import named
+from nlpkit.train.settings import Config as Train
 from nlpkit.train.settings import Words
 from nlpkit.train.state import LOSS
 from nlpkit.units import parse_duration
@@ -228,6 +229,25 @@ class Experiment(Sections):
         if judged or "eval.pairs" in changes:  # the same for all, whatever they cost
             changes.setdefault("eval.max_pairs", "all")
         return [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+
+    def check_decided(self, document: Document) -> None:
+        """Raise `RecipeError` for each setting in whose place `equal` or `rates` would decide."""
+        lengths = {}
+        if self.equal is not None:
+            (key,) = self.equal.model_dump(exclude_none=True)
+            lengths = dict.fromkeys([*Train.ALTERNATIVES[0], "budget_clock"], f"equal.{key}")
+        entries = [("", self.train, True, self.rates)] + [
+            (f"conditions.{name}.", each.train, each.start is None, self.list_rates(name))
+            for name, each in self.conditions.items()
+        ]
+        problems = []
+        for where, train, is_equal, rates in entries:
+            decided = (lengths if is_equal else {}) | ({"lr": "rates"} if rates else {})
+            for key in [key for key in train if key in decided and train[key] is not None]:
+                what = f"{decided[key]} decides it; remove one of the two"
+                problems.append(document.locate(f"{where}train.{key}: {what}"))
+        if problems:
+            raise RecipeError(problems)
 
     def dump(self) -> JsonObject:
         """Return what the file says, without defaults: those of later versions change nothing."""

@@ -173,12 +173,23 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
         ("than: narrow, by", "than: [wide], by", "compares wide with itself"),
         ("seeds: 2", "seeds: 2\nrates: [1.0e-3, 1.0e-3]", "rates: expected two or more rates"),
         (
-            "seeds: 2",
-            "seeds: 2\nrates: [1.0e-3, 2.0e-3]\ndata: {valid: [], valid_fraction: 0.05}",
-            "mine.yaml:11:15: data.valid: needed beside rates: their search holds ",
+            "lr: 1.0e+30, clip: null}}",
+            "clip: null}}\nrates: [1.0e-3, 2.0e-3]\ndata: {valid: [], valid_fraction: 0.05}",
+            "mine.yaml:8:15: data.valid: needed beside rates: their search holds ",
         ),
         ("tiny.yaml}", "tiny.yaml, rates: [2.0e-3]}", "narrow.rates: expected two or more rates"),
         ("{tokens: 1000}", "{time: soon}", "equal.time: 'soon' is not a time such as 90s"),
+        (
+            "{tokens_per_step: 256}",
+            "{tokens_per_step: 256, steps: 9}",
+            "mine.yaml:7:38: train.steps: equal.tokens decides it; remove one of the two",
+        ),
+        (
+            "{lr: 1.0e+30, clip: null}}",
+            "{budget_clock: cpu, lr: 1.0e-3}}\nrates: [1.0e-3, 2.0e-3]",
+            "mine.yaml:6:51: conditions.wild.train.budget_clock: equal.tokens decides it; remove "
+            "one of the two\nmine.yaml:6:60: conditions.wild.train.lr: rates decides it; ",
+        ),
         # No data of its own: no file is looked for.
         pytest.param("seeds: 2", "seeds: 2\nfolder: none", None, marks=pytest.mark.slow),
     ],
@@ -497,6 +508,7 @@ def test_equal_cpu_time_is_a_budget_on_the_clock_of_the_process() -> None:
 
 
 def test_search_of_a_rate_is_not_chosen_by_pairs_which_it_has_not() -> None:
+    change("lr: 1.0e+30, ", "")
     change("seeds: 2", "seeds: 2\nrates: [1.0e-3, 2.0e-3]\neval: {pairs: [p]}")
     change("tokens_per_step: 256", "tokens_per_step: 256, best_by: pairs")
     found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
