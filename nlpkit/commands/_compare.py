@@ -13,7 +13,7 @@ from nlpkit.commands._series import Series
 from nlpkit.contracts.abilities import Continues
 from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, user_path, write_json
-from nlpkit.errors import DivergedError, FileError, NlpkitError, RecipeError
+from nlpkit.errors import DivergedError, FileError, NlpkitError, RecipeError, UsageError
 from nlpkit.evaluate import experiment_table as table
 from nlpkit.evaluate.experiment import PAIRS, PART, Experiment, is_score
 from nlpkit.evaluate.suite import place, without_target
@@ -127,7 +127,14 @@ class Runs:
             raise RecipeError([self.document.locate(what)])
 
     def _plan(self, name: str) -> JsonObject:
-        said = call(_estimate, *self._resolve(name), self.common.device, self.found, name)
+        resolved, adapters = self._resolve(name)
+        try:
+            said = call(_estimate, resolved, adapters, self.common.device, self.found, name)
+        except NlpkitError as error:
+            series = self.make_series(name)
+            if not series.locate(error, series.make(1, "seed-1")):
+                error.args = (self.document.locate(f"conditions.{name}: {error}"),)
+            raise
         if isinstance(said, str):
             raise RecipeError([self.document.locate(said)])
         steps, equal = said["steps"], self.found.equal
@@ -214,8 +221,8 @@ def _estimate(
         if isinstance(plan.data.objective, Continues):
             scores = {each.by for each in found.expect if is_score(each.by)}
             said["written"] = sorted(e for e in scores if _find_lack(e, plan, False) is None)
-    except NlpkitError as error:
-        return f"conditions.{name}: {error}"
+    except RecipeError as error:  # which cannot be sent from process to process
+        raise UsageError(str(error)) from None
     return said if said["fits"] else f"conditions.{name}: {said['advice']}"
 
 

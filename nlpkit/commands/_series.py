@@ -98,17 +98,21 @@ class Series:
             raise RecipeError([self.explain(f"data.valid: needed beside rates: {why}")])
         try:
             _runs.check(runs, self.common)
-        except FileError as error:
-            if "data." not in str(error).partition(": ")[0]:
-                raise
-            hint = "; --folder DIR names their folder" if "; looked in " in str(error) else ""
-            raise FileError(self.explain(str(error)) + hint) from error
-        except DataError as error:
-            data, what = runs[-1].resolved.recipe.data, str(error).replace("(--set ", "(")
-            for key, sources in (("train", data.train), ("valid", data.valid)):
-                if any(file in what for source in sources for file in source.files):
-                    raise DataError(self.explain(f"data.{key}: {what}")) from error
+        except (FileError, DataError) as error:
+            self.locate(error, runs[-1])
             raise
+
+    def locate(self, error: NlpkitError, run: Run) -> bool:
+        """Let an error of a setting, or of a file in the data, name its line; return whether."""
+        data, what = run.resolved.recipe.data, str(error).replace("(--set ", "(")
+        for key, sources in (("train", data.train), ("valid", data.valid)):
+            if isinstance(error, DataError) and any(f in what for s in sources for f in s.files):
+                what = f"data.{key}: {what}"
+                break
+        if is_setting := what.startswith("--set ") or "data." in what.partition(": ")[0]:
+            hint = "; --folder DIR names their folder" if "; looked in " in what else ""
+            error.args = (self.explain(what) + hint,)
+        return is_setting
 
     def is_ready(self, run: Run) -> bool:
         """Return whether the rate of a run is known, it has not diverged, and its base is there."""

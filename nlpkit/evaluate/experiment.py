@@ -52,7 +52,8 @@ class Condition(Sections):
     def _check_kind(self) -> Self:
         if bool(self.recipe) == (self.evaluates is not None):
             raise ValueError("give recipe, or evaluates")
-        more = (self.model_fields_set - {"evaluates", "eval"}) | ({*self.eval} - {*_WRITING})
+        said = {*self.model_dump(by_alias=True, exclude_unset=True)}
+        more = (said - {"evaluates", "eval"}) | ({*self.eval} - {*_WRITING})
         if self.evaluates is not None and more:
             raise ValueError(f"evaluates excludes {min(more)}; set {', '.join(_WRITING)} in eval")
         return self
@@ -167,8 +168,11 @@ class Experiment(Sections):
     def _check_names(self) -> Self:
         names = list(self.conditions)
         for name in names:
-            if (other := self.conditions[name].evaluates) and other not in self.list_before(name):
-                raise ValueError(f"conditions.{name}.evaluates: {other} is no run before it")
+            own = self.conditions[name]
+            for key, other in (("evaluates", own.evaluates), ("from", own.start)):
+                is_run = other in names or key == "evaluates"
+                if other and is_run and other not in self.list_before(name):
+                    raise ValueError(f"conditions.{name}.{key}: {other} is no run before it")
         for number, each in enumerate(self.expect):
             for name in {*each.conditions} - {*names}:
                 known = registry.suggest(name, names) or f"; known: {', '.join(names)}"

@@ -190,6 +190,12 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "mine.yaml:6:51: conditions.wild.train.budget_clock: equal.tokens decides it; remove "
             "one of the two\nmine.yaml:6:60: conditions.wild.train.lr: rates decides it; ",
         ),
+        (
+            "seeds: 2",
+            "seeds: 2\neval: {pairs: [gone]}",
+            "mine.yaml:10:16: eval.pairs.0: no such file: gone; looked in ",
+        ),
+        ("tiny.yaml, model", "tiny.yaml, from: narrow, model", "wide.from: narrow is no run befo"),
         # No data of its own: no file is looked for.
         pytest.param("seeds: 2", "seeds: 2\nfolder: none", None, marks=pytest.mark.slow),
     ],
@@ -205,6 +211,13 @@ def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, 
         assert code in (2, 4)
         assert said in printed.err
     assert not list(Path().rglob("metrics.jsonl"))
+
+
+def test_a_mistake_that_is_found_by_a_plan_names_its_line(capsys) -> None:
+    Path("broken.jsonl").write_text('{"text": "天地人山水花鸟鱼"}\n{\n', encoding="utf-8")
+    change("seeds: 2", "seeds: 2\ndata: {valid: [broken.jsonl]}")
+    assert compare("--dry-run") == 3
+    assert "mine.yaml:10:15: data.valid: broken.jsonl:2: broken JSON" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("level", [0.05, pytest.param(0.2, marks=pytest.mark.slow)])
@@ -456,6 +469,11 @@ def test_what_is_only_evaluated_takes_no_training() -> None:
     ("old", "new", "said"),
     [
         ("beam: 3", "baem: 3", "mine.yaml:4:10: conditions.beams: evaluates excludes baem; set"),
+        (
+            "greedy, eval",
+            "greedy, from: a, eval",
+            "evaluates excludes from; set beam, length_penalty",
+        ),
         ("beam: 3", "beam: x", "mine.yaml:4:43: conditions.beams.eval.beam: expected an integer"),
         ("evaluates: greedy", "evaluates: gredy", "conditions.beams.evaluates: gredy is no run"),
         (
