@@ -196,7 +196,7 @@ class Runner:
             self.signal = self.signal or number
             self._send(number)
 
-        before = {number: signal.signal(number, handle) for number in _PASSED_ON}
+        before = {number: signal.signal(number, handle) for number in _list_passed_on()}
         signal.setitimer(signal.ITIMER_REAL, max(self.end - time.monotonic(), 1e-3))
         try:
             yield
@@ -209,10 +209,15 @@ class Runner:
                 signal.signal(number, handler)
 
 
+def _list_passed_on() -> list[int]:
+    """Return the signals that are passed on: with `nohup`, runs outlive their terminal."""
+    return [n for n in _PASSED_ON if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+
+
 def _run_child(arguments: Sequence[str], output: Path) -> None:
     # ^C reaches a group of processes at once; here the parent passes it on, once.
     os.setpgid(0, 0)
-    for number in _PASSED_ON:
+    for number in _list_passed_on():
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)

@@ -1,6 +1,7 @@
 """`--grid` and `--seeds`: which runs there are, that each is the run alone, and what goes wrong."""
 
 import json
+import os
 import shlex
 import signal
 from pathlib import Path
@@ -303,6 +304,16 @@ def test_signal_saves_the_running_run_and_begins_no_other(recipe, tmp_path, numb
     assert f"stopped by {number.name} in run 1 of 3; the same command goes on" in stderr
     assert (out / "seed-1/checkpoints/latest").exists()
     assert not (out / "seed-2").exists()
+
+
+def test_runs_outlive_their_terminal_with_nohup() -> None:
+    runner, before = _runs.Runner(Log(0)), signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with runner._signals_passed_on():
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert runner.signal is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _has_step(path: Path, step: int) -> bool:
