@@ -219,7 +219,6 @@ def _run_child(arguments: Sequence[str], output: Path) -> None:
     os.setpgid(0, 0)
     for number in _list_passed_on():
         signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _PASSED_ON)
     output.parent.mkdir(parents=True, exist_ok=True)
     sys.stdout = open(output, "w", encoding="utf-8")  # noqa: SIM115

@@ -12,7 +12,7 @@ import pytest
 from nlpkit import cli
 from nlpkit.checkpoints.run_directory import RunDirectory
 from nlpkit.commands import _grid, _runs
-from nlpkit.errors import RunsFailed, UsageError
+from nlpkit.errors import RunsFailed, Stopped, UsageError
 from nlpkit.train.log import Log
 from tests import _processes, _tiny
 
@@ -304,6 +304,15 @@ def test_signal_saves_the_running_run_and_begins_no_other(recipe, tmp_path, numb
     assert f"stopped by {number.name} in run 1 of 3; the same command goes on" in stderr
     assert (out / "seed-1/checkpoints/latest").exists()
     assert not (out / "seed-2").exists()
+
+
+def test_a_signal_before_a_run_has_begun_ends_it_without_a_traceback(capfd) -> None:
+    runner = _runs.Runner(Log(0))
+    runner.signal = signal.SIGINT
+    runner._start(1, SimpleNamespace(name="", arguments=["--version"], draft=Path(os.devnull)))
+    with pytest.raises(Stopped, match="SIGINT in run 1 of 1"):
+        runner._wait(0, 1)
+    assert capfd.readouterr().err == ""
 
 
 def test_runs_outlive_their_terminal_with_nohup() -> None:
