@@ -82,6 +82,16 @@ def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
     assert "wild       0 of 2, 2 diverged" in printed
     assert "narrow better than wild by loss: reproduced (p = 0.17)" in printed
 
+    status = Path("runs/mine/wide/seed-8/run.json")
+    said = (
+        "warning: conditions.wide: seed-8 read other data, or with another tokenizer, than seed-7"
+    )
+    kept = status.read_text()
+    status.write_text(json.dumps(json.loads(kept) | {"data": "changed since"}))
+    assert compare("--so-far") == 0
+    assert said in capsys.readouterr().err
+    status.write_text(kept)
+
     # What a version without `evaluates` has recorded: each default, and not that key.
     state = json.loads(Path("runs/mine/experiment.json").read_text())
     for each in state["file"]["conditions"].values():
