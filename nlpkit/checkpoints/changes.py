@@ -84,10 +84,10 @@ def check_changes(
     _check_no_grid(directory)
     changed = list_changes(directory, resolved)
     if RECIPE in changed and not allow_change:
+        more = "" if allow_change is None else ", or --allow-change to continue with the new ones"
         raise FileError(
             f"{directory.path / RECIPE}: no such file, and the settings of the run are recorded "
-            "only there; restore it, or give --out another directory, or --allow-change to "
-            "continue with the current settings"
+            f"only there; restore it, or give --out another directory{more}"
         )
     for key, values in changed.items():
         if allow_change and key.partition(".")[0] == "tokenizer":

@@ -85,7 +85,7 @@ def _train(old: "History", out: Path, common: Common, steps: int | None, log: "L
         losses = {record["step"]: record["loss"] for record in old.steps}
         try:
             watch = train_again.Watch(log.verbosity, stop, losses, steps)
-            train_in_directory(resolved, common, False, watch, stop)
+            train_in_directory(resolved, common, None, watch, stop)
         except TryAgain:
             if not stop.raised:  # the directory is in use
                 raise

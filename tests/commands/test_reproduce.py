@@ -81,6 +81,18 @@ def test_run_by_its_place_is_reproduced_beside_it(runs, monkeypatch, capsys, fol
     assert not list((runs / "run").glob("*-reproduced"))
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_directory_of_another_run_is_refused_without_advice_of_pretrain(runs, capsys, lost):
+    recipe = Path("run-reproduced/recipe.yaml")
+    recipe.write_text(recipe.read_text().replace("steps: 4", "steps: 5"))
+    if lost:
+        recipe.unlink()
+    assert reproduce() == (4 if lost else 2)
+    err = capsys.readouterr().err
+    assert err.endswith("give --out another directory\n")
+    assert "allow-change" not in err
+
+
 def test_json_has_verdict_and_facts(runs, capsys):
     change_status("run", torch="1.0", machine="another")
     assert reproduce("--json") == 0
