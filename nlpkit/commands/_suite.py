@@ -35,6 +35,10 @@ def plan(
     given, rates = common.overrides or (), tuple(suite.suite.rates or ())
     if rates and "train.lr" in {each.partition("=")[0].strip() for each in given}:
         raise UsageError("--set train.lr excludes suite.rates")
+    entries = [(f"suite.tasks.{n}.", task.train) for n, task in enumerate(suite.suite.tasks)]
+    for where, settings in [("", suite.train), *entries]:
+        if rates and settings.get("lr") is not None:
+            raise UsageError(document.locate(f"{where}train.lr: excludes suite.rates"))
     tasks = []
     for number, task in enumerate(suite.suite.tasks):
         entry, title = ("suite", "tasks", number), f"task {task.title}"

@@ -34,7 +34,7 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
 
     Raises:
         DataError: a row of the task is wrong.
-        UsageError: the recipe is of no task.
+        UsageError: the recipe is of no task, or names no held-out rows.
     """
     settings, objective = resolved.recipe, resolved.recipe.objective[0]
     task = objective.objective
@@ -42,6 +42,8 @@ def start_row(resolved: Resolved, sets: Sequence[str], recipe: str) -> JsonObjec
         raise UsageError(f"recipe: {recipe}: objective {objective.name} is of no task")
     best_by = [settings.train.best_by] if settings.train.best_by != LOSS else []
     own = (*(settings.eval.metrics or ()), *best_by, *task.metrics)
+    if not (settings.data.valid or settings.data.valid_fraction):
+        raise UsageError("data.valid: needed: the score of a task is that of held-out rows")
     # Text is not written during training, so its scores are not known there.
     score = (*(own if task.predict is not Task.predict else ()), LOSS)[0]
     row: JsonObject = {"task": settings.name, "score": score, _WORDS: None, _COMMONEST: None}

@@ -180,6 +180,14 @@ def test_what_is_wrong_is_one_line_before_anything_starts(base, folder, capsys):
     (folder / "mine.yaml").write_text(text.replace("lm_weight: 0", "text: words"))
     said = 'nlpkit: mine.yaml:7:15: data.train: train.jsonl:1: no "words"; it has: text, label'
     assert refused(3, "mine.yaml", *start) == f"{said} (objective.text: words)"
+    (folder / "mine.yaml").write_text(text.replace("valid: [valid.jsonl]", "valid: []"))
+    said = (
+        "nlpkit: mine.yaml:7:37: data.valid: needed: the score of a task is that of held-out rows"
+    )
+    assert refused(2, "mine.yaml", *start) == said
+    (folder / "mine.yaml").write_text(f"{text}train: {{lr: 1e-3}}\n")
+    said = "nlpkit: mine.yaml:8:13: train.lr: excludes suite.rates"
+    assert refused(2, "mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]") == said
     (folder / "mine.yaml").write_text(text)
     rates = ("mine.yaml", *start, "--set", "suite.rates=[1e-3, 2e-3]")
     said = "nlpkit: --set train.lr excludes suite.rates"
