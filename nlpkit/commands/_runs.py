@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,6 +137,16 @@ class Runner:
             failed |= self._wait(0, len(runs))
         self._note_precisions(runs)
         return failed
+
+    def warn_of_other_data(self, title: str, paths: Iterable[Path]) -> None:
+        """Warn if runs that differ in the seed have not read the same."""
+        read = {path.name: RunDirectory(path).status().get("data") for path in paths}
+        read = {seed: data for seed, data in read.items() if data}  # some have not begun
+        if others := [seed for seed, data in read.items() if data != read[min(read)]]:
+            what = (
+                f"{', '.join(others)} read other data, or with another tokenizer, than {min(read)}"
+            )
+            self.log.warn(f"{title}: {what}")
 
     def _note_precisions(self, runs: Sequence[Run]) -> None:
         """Warn, once, if `precision: auto` has chosen several types: it times each run."""

@@ -52,13 +52,8 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
             failed = runs.train(runner)
         measured = table.measure(found, out, runs.state)
     for name in found.trained:
-        begun = [run for run in measured[name].histories if "data" in run.status]
-        read = {run.path.name: run.status["data"] for run in begun}
-        if others := [seed for seed, data in read.items() if data != read[min(read)]]:
-            what = (
-                f"{', '.join(others)} read other data, or with another tokenizer, than {min(read)}"
-            )
-            log.warn(f"conditions.{name}: {what}")
+        paths = [run.path for run in measured[name].histories]
+        runner.warn_of_other_data(f"conditions.{name}", paths)
     result = table.describe(found, measured)
     histories = [run for name in found.trained for run in measured[name].histories if run.last_step]
     if histories and not asked.so_far:

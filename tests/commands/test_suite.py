@@ -67,6 +67,14 @@ def test_each_task_is_tuned_from_the_base_and_from_nothing_and_never_again(base,
     changed = [path for path, time in times.items() if path.stat().st_mtime_ns != time]
     assert changed == [out / "tone/from_nothing/seed-2/metrics.jsonl"]
 
+    status = out / "tone/pretrained/seed-2/run.json"
+    status.write_text(json.dumps(json.loads(status.read_text()) | {"data": "changed since"}))
+    assert suite("mine.yaml", "--from", str(base)) == 0
+    said = (
+        "warning: tone/pretrained: seed-2 read other data, or with another tokenizer, than seed-1"
+    )
+    assert said in capsys.readouterr().err
+
     assert suite("mine.yaml", "--from", str(base), "--set", "train.lr=1e-5") == 2
     said = capsys.readouterr().err
     assert "was started with other settings" in said
