@@ -95,7 +95,8 @@ def measure(found: Experiment, root: Path, state: JsonObject) -> dict[str, Measu
             path, label = root / trained / f"seed-{seed}", f"{name}/seed-{seed}"
             if not (path / RECIPE).is_file():
                 continue
-            histories.append(history.read(path, label, may_be_empty=True))
+            is_done = RunDirectory(path).status().get("finished")  # without figures, worse than all
+            histories.append(history.read(path, label, may_be_empty=not is_done))
             last, scored = histories[-1].last, root / label / SCORES
             if last and scored.is_file():
                 scores = read_json(scored)

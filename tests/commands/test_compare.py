@@ -91,6 +91,10 @@ def test_an_experiment_ends_in_a_table_verdicts_and_a_page(capsys) -> None:
     assert compare("--so-far") == 0
     assert said in capsys.readouterr().err
     status.write_text(kept)
+    lost = Path("runs/mine/wide/seed-8/metrics.jsonl").rename("lost")
+    assert compare("--so-far") == 4  # and not: worse than every other run
+    assert "wide/seed-8: nothing to report" in capsys.readouterr().err
+    lost.rename("runs/mine/wide/seed-8/metrics.jsonl")
 
     # What a version without `evaluates` has recorded: each default, and not that key.
     state = json.loads(Path("runs/mine/experiment.json").read_text())
