@@ -15,7 +15,7 @@ from nlpkit.contracts.task import Task
 from nlpkit.disk import read_json, user_path, write_json
 from nlpkit.errors import DivergedError, FileError, NlpkitError, RecipeError, UsageError
 from nlpkit.evaluate import experiment_table as table
-from nlpkit.evaluate.experiment import PAIRS, PART, Experiment, is_score
+from nlpkit.evaluate.experiment import PAIRS, PART, Experiment, Sections, is_score
 from nlpkit.evaluate.suite import place, without_target
 from nlpkit.json_types import JsonObject
 from nlpkit.models.adapter_config import Config as Adapters
@@ -119,6 +119,9 @@ class Runs:
                 cost = f"{said['steps']:,} steps, {format_duration(said['seconds'])}, {memory}"
                 log.info(f"plan: {name}: {size} trained, {cost}")
         starts = [name for name in self.found.trained if not self.found.conditions[name].start]
+        tops = {*Sections.model_fields, "equal", "parameters"} & self.found.model_fields_set
+        for key in sorted(tops) if not starts else ():
+            log.warn(self.document.locate(f"{key}: has no effect: all conditions have from"))
         sizes = {name: plans[name]["parameters"] for name in starts}
         most = self.found.parameters
         if most is not None and sizes and max(sizes.values()) > (1 + most) * min(sizes.values()):

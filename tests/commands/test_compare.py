@@ -282,10 +282,14 @@ def _plan(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...] = (), **object
     runs.plan(Log(0))
 
 
-def test_sizes_of_conditions_that_are_all_tuned_are_not_compared(monkeypatch) -> None:
+def test_what_is_not_of_conditions_that_are_all_tuned_is_warned_of(monkeypatch, capsys) -> None:
     change("{recipe: tiny.yaml", "{from: base, recipe: tiny.yaml")
     change("seeds: 2", "seeds: 2\nparameters: 0.05")
-    _plan(monkeypatch)
+    _plan(monkeypatch)  # their sizes are not compared
+    err = capsys.readouterr().err
+    for place in ("8:8: equal", "10:13: parameters", "7:8: train"):
+        assert f"mine.yaml:{place}: has no effect: all conditions have from\n" in err
+    assert err.count("no effect") == 3
 
 
 def test_losses_of_other_objectives_are_warned_of(monkeypatch, capsys) -> None:
