@@ -99,7 +99,7 @@ class Runs:
             log.warn(f"seeds: {self.found.seeds}: too few for a verdict on what is better")
         for number, each in enumerate(self.found.expect):
             sides = (each.better or each.same, each.than)
-            one, other = (", ".join(objectives[name] for name in side) for side in sides)
+            one, other = (", ".join(sorted({objectives[n] for n in side})) for side in sides)
             if each.by in FIGURES and one != other:
                 what = f"{each.by} of {one} and of {other}: their targets may differ"
                 log.warn(f"expect.{number}.by: {what}")

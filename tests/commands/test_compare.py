@@ -299,6 +299,10 @@ def test_losses_of_other_objectives_are_warned_of(monkeypatch, capsys) -> None:
     said = "expect.0.by: bits_per_character of clm and of mlm: their targets may differ"
     err = capsys.readouterr().err
     assert (said in err, err.count("targets")) == (True, 1)
+    change("than: wild", "than: [wild, narrow]")
+    _plan(monkeypatch, wide="mlm", narrow="mlm", wild="mlm")
+    assert "targets" not in capsys.readouterr().err
+    change("than: [wild, narrow]", "than: wild")
     change("by: bits_per_character", "by: accuracy")
     _plan(monkeypatch, narrow="mlm", wild="mlm")
     assert "targets" not in capsys.readouterr().err
