@@ -135,7 +135,8 @@ class Runs:
             said = call(_estimate, resolved, adapters, self.common.device, self.found, name)
         except NlpkitError as error:
             series = self.make_series(name)
-            if not series.locate(error, series.make(1, "seed-1")):
+            is_option = str(error).startswith("--device")
+            if not (is_option or series.locate(error, series.make(1, "seed-1"))):
                 error.args = (self.document.locate(f"conditions.{name}: {error}"),)
             raise
         if isinstance(said, str):

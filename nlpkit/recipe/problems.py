@@ -130,7 +130,7 @@ def _explain(path: Path, found: list[ErrorDetails], document: Document, known: K
 
 def _split_setting(what: str, known: Set[str]) -> tuple[Path, str]:
     """Split `heads: must divide width`, a message about a section with a setting `heads`."""
-    found = re.match(r"(\w+)((?:\.\w+)*): ", what)
+    found = re.match(r"(\w+)((?:\.[\w-]+)*): ", what)
     if not found or found[1] not in known:
         return (), what
     return undotted(found.group().removesuffix(": ")), what[found.end() :]

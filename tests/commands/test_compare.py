@@ -227,6 +227,21 @@ def test_mistakes_are_named_before_the_first_run(old: str, new: str, said: str, 
     assert not list(Path().rglob("metrics.jsonl"))
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("{recipe", "{from: wi-ld, recipe", "mine.yaml:5:19: conditions.nar-row.from: wi-ld is no"),
+        ("{recipe", "{data: {train: [x]}, recipe", "mine.yaml:5:30: conditions.nar-row.1.data."),
+    ],
+)
+def test_names_of_conditions_may_have_dots_and_hyphens(old: str, new: str, said: str, capsys):
+    name = said.partition(".data")[0].partition(".from")[0].partition("conditions.")[2]
+    text = EXPERIMENT.replace("narrow", name).replace("wild", "wi-ld")
+    Path("mine.yaml").write_text(text.replace(f"  {name}: {old}", f"  {name}: {new}"))
+    assert compare("--dry-run") in (2, 4)
+    assert said in capsys.readouterr().err
+
+
 def test_a_mistake_that_is_found_by_a_plan_names_its_line(capsys) -> None:
     Path("broken.jsonl").write_text('{"text": "天地人山水花鸟鱼"}\n{\n', encoding="utf-8")
     change("seeds: 2", "seeds: 2\ndata: {valid: [broken.jsonl]}")
