@@ -83,8 +83,5 @@ def train(tasks: Sequence[Planned], runner: Runner) -> tuple[list[JsonObject], d
     failed |= {run.name: DivergedError.exit_code for run in runs if run.has_diverged}
     failed |= runner.train([run for run in runs if not run.has_diverged])
     paths = [{name: [run.path for run in of] for name, of in task.runs.items()} for task in tasks]
-    for task, sides in zip(tasks, paths, strict=True):
-        for name, of in sides.items():
-            runner.warn_of_other_data(f"{task.row['task']}/{name}", of)
     rows = [table.add_scores(task.row, of) for task, of in zip(tasks, paths, strict=True)]
     return rows, failed

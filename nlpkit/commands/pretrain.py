@@ -93,11 +93,7 @@ def _print_plan(resolved: "Resolved", common: Common, runs: RunOptions, log: "Lo
 
 
 def train_in_directory(
-    resolved: "Resolved",
-    common: Common,
-    allow_change: bool | None,
-    log: "Log",
-    stop: "StopFlag",
+    resolved: "Resolved", common: Common, allow_change: bool | None, log: "Log", stop: "StopFlag"
 ) -> None:
     """Train the recipe, or resume its run; a finished run is only reported."""
     from nlpkit.checkpoints.run_directory import RunDirectory, process_rank

@@ -117,11 +117,9 @@ class Document:
     def locate(self, what: str) -> str:
         """Return a message, `SETTING: …`, with the place of the setting, or of what contains it."""
         name, _, rest = what.partition(": ")
-        # A name may have dots itself, as those of conditions.
         path = next((each for each in self.places if dotted(each) == name), undotted(name))
-        if ":" in name or path[:1] not in self.places:  # or located already
-            return what
-        return str(Problem.at(self.place(path), path, rest))
+        is_setting = ":" not in name and path[:1] in self.places  # else it may be located already
+        return str(Problem.at(self.place(path), path, rest)) if is_setting else what
 
     def forget(self, path: Path) -> None:
         """Remove the places of the value at `path`, and of all in it."""
