@@ -75,10 +75,9 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     with name_path_in_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     rows, failed = _suite.train(planned, runner)
-    for name, runs in [
-        (f"{e.row['task']}/{side}", e.runs[side]) for e in planned for side in e.runs
-    ]:
-        runner.warn_of_other_data(name, [run.path for run in runs])
+    for each in planned:
+        for side, runs in each.runs.items():
+            runner.warn_of_other_data(f"{each.row['task']}/{side}", [run.path for run in runs])
     text = table.write(rows, f"{found.name}: {start}", out / "suite.md")
     common.print_result(text, suite=found.name, base=start, tasks=rows)
     _runs.raise_failures(failed, len(every))
