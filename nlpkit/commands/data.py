@@ -55,6 +55,7 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     from nlpkit.data import overlap
     from nlpkit.data.lines import name_first
     from nlpkit.data.template import check_option
+    from nlpkit.runs import text_keys
 
     check_option("--text-key", common.text_key)
     if not asked.training or "" in files + asked.training:
@@ -64,6 +65,9 @@ def contains(files: Files, common: Common, asked: Asked) -> None:
     log = common.open_log()
     with tempfile.TemporaryDirectory() as copies:
         named = overlap.find_files(files, Path(copies), log.info)
+        read = [file for _, source in named for file in source.files]
+        if common.text_key is not None and (why := text_keys.find_keyless(read)):
+            log.warn(f"--text-key: has no effect {why}")
         training = _read_training(asked.training, Path(copies), log.info)
         hashed = {}
         for name, source in named:

@@ -69,7 +69,7 @@ def command(checkpoint: Checkpoint, files: Files, common: Common, judged: Judged
     if judged.pairs and common.text_key is not None:
         raise UsageError("--text-key: of texts; --pairs reads columns of its own")
     found = pairs.read_pairs(files) if judged.pairs else []
-    texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key)
+    texts = pairs.list_sentences(found) or pairs.read_texts(files, common.text_key, log.warn)
     name, theirs = judged.published, None
     from nlpkit.runs.likelihood import Likelihood  # loads torch
 

@@ -26,6 +26,7 @@ from nlpkit.outside_parts import check_named_by
 from nlpkit.recipe import sections, yaml
 from nlpkit.recipe.places import flatten
 from nlpkit.runs.open_checkpoint import Opened
+from nlpkit.runs.text_keys import find_keyless
 from nlpkit.score.settings import Config as ScoreConfig
 from nlpkit.train.log import Log
 from nlpkit.train.settings import Optimizer
@@ -65,8 +66,6 @@ def find_data(
     settings["train"] = list_sources(files, form, isinstance(opened.objective, Task))
     if text_key is not None:
         settings["text_key"] = text_key
-        if isinstance(opened.objective, Task):
-            log.warn("--text-key: has no effect here: a task reads the columns of its objective")
     part: Part = "all"
     if not files:
         if resolved is None:
@@ -80,6 +79,12 @@ def find_data(
     config = DataConfig.model_validate(settings)
     cache = cache_directory(config.cache, None, callbacks.note)
     inputs, _ = find_inputs(config, base, cache, callbacks.should_stop)
+    if text_key is not None:
+        named = [file for entry in inputs for file in entry.files if not file.text_key]
+        is_task = isinstance(opened.objective, Task)
+        why = "here: a task reads the columns of its objective" if is_task else find_keyless(named)
+        if why:
+            log.warn(f"--text-key: has no effect {why}")
     # A copy of stdin in the cache is called by its name.
     read = [
         f"{each.name}, read as {each.format}" if Path(each.path).parent == cache else each.path

@@ -26,6 +26,7 @@ from nlpkit.errors import DataError, FileError, UsageError
 from nlpkit.json_types import JsonMapping, JsonObject
 from nlpkit.plural import number_of
 from nlpkit.recipe import Resolved
+from nlpkit.runs.text_keys import find_keyless
 from nlpkit.text_table import aligned
 
 if TYPE_CHECKING:
@@ -106,7 +107,9 @@ def list_sentences(some: Iterable[Pair]) -> list[Sentence]:
     return [sentence for pair in some for sentence in (pair.good, pair.bad)]
 
 
-def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
+def read_texts(
+    files: Sequence[str], text_key: str | None, warn: Callable[[str], None]
+) -> list[Sentence]:
     """Return the documents of files, such as the lines of a txt file.
 
     Raises:
@@ -115,6 +118,9 @@ def read_texts(files: Sequence[str], text_key: str | None) -> list[Sentence]:
     """
     settings = {} if text_key is None else {"text_key": text_key}
     config, inputs = _find({"train": list(files), **settings}, None)
+    read = [file for entry in inputs for file in entry.files]
+    if text_key is not None and (why := find_keyless(read)):
+        warn(f"--text-key: has no effect {why}")
     documents = read_documents(inputs, config, Counts())
     return [Sentence(each.text, f"{each.file}:{each.line}") for each in documents]
 

@@ -24,11 +24,17 @@ def find_unread(resolved: Resolved, is_task: bool, inputs: Sequence[Input]) -> I
     for key, files in asked.items():
         if is_task and (tokenizer is None or tokenizer.kind is None or key.startswith("valid")):
             why = "on the rows of a task, unless they train a tokenizer of all texts"
-        elif any(f.format not in (*formats.TEXT_FORMATS, "parallel") for f in files):  # has keys
-            continue
-        elif files:
-            kinds, names = dict.fromkeys(f.format for f in files), [f.name for f in files]
-            why = f"on files of the format {', '.join(kinds)}: {name_first(names)}"
         else:
-            why = "where every source has its own text_key"
-        yield resolved.document.locate(f"data.{key}: has no effect {why}")
+            why = find_keyless(files)
+        if why:
+            yield resolved.document.locate(f"data.{key}: has no effect {why}")
+
+
+def find_keyless(files: Sequence[TextFile]) -> str:
+    """Return why a `text_key` has no effect on any of these files; empty if it has one."""
+    if any(file.format not in (*formats.TEXT_FORMATS, "parallel") for file in files):
+        return ""
+    if not files:
+        return "where every source has its own text_key"
+    kinds = ", ".join(dict.fromkeys(file.format for file in files))
+    return f"on files of the format {kinds}: {name_first([file.name for file in files])}"

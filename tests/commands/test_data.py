@@ -61,7 +61,15 @@ def test_json_has_the_same_counts(texts, capsys):
 @pytest.mark.parametrize(("key", "found"), [("a", 1), ("q", 0)])
 def test_text_key_looks_for_one_column(texts, capsys, key, found):
     assert run("eval.jsonl", "--in", "train.txt", "--json", "--text-key", key) == 0
-    assert json.loads(capsys.readouterr().out)["files"][0]["found"] == found
+    out, err = capsys.readouterr()
+    assert json.loads(out)["files"][0]["found"] == found
+    assert "warning" not in err
+
+
+def test_text_key_of_text_files_has_no_effect_and_a_warning_says_so(texts, capsys):
+    assert run("train.txt", "--in", "train.txt", "--text-key", "a") == 0
+    said = "warning: --text-key: has no effect on files of the format text: train.txt"
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("ending", ["tsv", "csv"])

@@ -401,7 +401,9 @@ def test_an_empty_file_of_texts_is_named_beside_one_that_is_not(tmp_path: Path) 
     (tmp_path / "one.txt").write_text("a b\n\nc\n")
     (tmp_path / "none.txt").write_text("")
     files = [str(tmp_path / name) for name in ("one.txt", "none.txt")]
-    read = pairs.read_texts(files[:1], None)
+    said: list[str] = []
+    read = pairs.read_texts(files[:1], "words", said.append)
+    assert said == [f"--text-key: has no effect on files of the format text: {files[0]}"]
     assert read == [Sentence("a b", f"{files[0]}:1"), Sentence("c", f"{files[0]}:3")]
     with pytest.raises(DataError, match=r"none\.txt: empty file"):
-        pairs.read_texts(files, None)
+        pairs.read_texts(files, None, said.append)
