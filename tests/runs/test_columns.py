@@ -464,9 +464,10 @@ def test_json_that_is_jsonl_says_so_and_the_other_way_round(tmp_path: Path) -> N
     (tmp_path / "a.json").write_text('{"text": "x"}\n{"text": "y"}\n')
     with pytest.raises(DataError, match=r"a.json:2: broken JSON .* are data.format: jsonl"):
         _rows(tmp_path / "a.json", format="json")
-    (tmp_path / "b.json").write_text('[\n{"text": "x"}]\n')
-    with pytest.raises(DataError, match=r"b.json:1: .*; data.format: json reads one value"):
-        _rows(tmp_path / "b.json")
+    for text in ('[\n{"text": "x"}]\n', '[{"text": "x"},\n{"text": "y"}]\n', '[{"text": "x"}]\n'):
+        (tmp_path / "b.json").write_text(text)
+        with pytest.raises(DataError, match=r"b.json:1: .*; in a recipe, data.format: json reads"):
+            _rows(tmp_path / "b.json")
 
 
 def test_json_with_a_key_twice_or_a_number_too_long_is_one_line(tmp_path: Path) -> None:

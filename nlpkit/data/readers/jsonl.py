@@ -10,6 +10,8 @@ from nlpkit.json_types import JsonObject
 ENDINGS = (".jsonl", ".json", ".ndjson")
 DOCUMENTS = "lines"
 
+_ONE_A_LINE = "; one object a line is needed; in a recipe, data.format: json reads an array"
+
 
 def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the objects; a repeated key is a `RowError`."""
@@ -30,11 +32,10 @@ def parse(line: str, example: str) -> JsonObject:
     try:
         row = json.loads(line, object_pairs_hook=refuse_twins)
     except (ValueError, RecursionError) as error:
-        hint = "; one object a line is needed; data.format: json reads one value"
-        begins = line.strip() in ("{", "[", "[{")
-        raise RowError(describe(error) + hint * begins) from error
+        begins = line.strip() == "{" or line.lstrip().startswith("[")
+        raise RowError(describe(error) + _ONE_A_LINE * begins) from error
     if not isinstance(row, dict):
-        hint = "; data.format: json reads an array of rows" if isinstance(row, list) else ""
+        hint = _ONE_A_LINE if isinstance(row, list) else ""
         raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')
     return row
 
