@@ -123,7 +123,10 @@ def _read_sentence(opened: Opened, sentence: str) -> Batch:
         given = {name: torch.from_numpy(np.array(value)) for name, value in prompt.given.items()}
         sizes = {SOURCE_LENGTHS: (len(source["source_ids"]),)}
         return Batch({**given, **source, **sizes}, (len(given["input_ids"]),), progress=1.0)
-    scorer = Likelihood(opened)
+    try:
+        scorer = Likelihood(opened)
+    except UsageError as error:
+        raise UsageError(f"--sentence: {error}; without it, held-out rows are drawn") from error
     (text,) = scorer.encode([sentence])
     if not 0 < len(text.ids) <= min(READABLE, scorer.max_text):
         limit = f"; at most {min(READABLE, scorer.max_text)} can be labelled"

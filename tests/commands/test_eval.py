@@ -161,6 +161,21 @@ def test_eval_warns_of_options_without_effect(
     assert [line for line in lines if "has no effect" in line] == warned
 
 
+def test_eval_says_that_lines_have_no_text_key(server: Server, folder: Path) -> None:
+    given = ("--data", folder / "cpm_ant/valid.txt", "--text-key", "x", "-q")
+    ended = server.run("eval", _run(folder, "text"), *given)
+    assert ended.code == 0, ended.stderr
+    assert "--text-key: has no effect on files of the format text: " in ended.stderr
+
+
+def test_eval_names_the_sentence_that_a_classifier_cannot_read(
+    server: Server, folder: Path, tmp_path: Path
+) -> None:
+    given = ("--attention", tmp_path / "a.html", "--sentence", "12")
+    said = "--sentence: a model trained with classification cannot score text; without it"
+    _refused(server.run("eval", _run(folder, "classes"), *given, "-q"), 2, said)
+
+
 def test_eval_refuses_a_length_penalty_without_sense(server: Server, folder: Path) -> None:
     ended = server.run("eval", _run(folder, "nlg"), "--beam", "2", "--length-penalty", "500")
     assert (ended.code, ended.stdout) == (2, "")
