@@ -126,7 +126,7 @@ def _read_sentence(opened: Opened, sentence: str) -> Batch:
     try:
         scorer = Likelihood(opened)
     except UsageError as error:
-        raise UsageError(f"--sentence: {error}; without it, held-out rows are drawn") from error
+        raise UsageError(f"--sentence: {error}; leave it out") from error
     (text,) = scorer.encode([sentence])
     if not 0 < len(text.ids) <= min(READABLE, scorer.max_text):
         limit = f"; at most {min(READABLE, scorer.max_text)} can be labelled"

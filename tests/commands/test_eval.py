@@ -172,7 +172,7 @@ def test_eval_names_the_sentence_that_a_classifier_cannot_read(
     server: Server, folder: Path, tmp_path: Path
 ) -> None:
     given = ("--attention", tmp_path / "a.html", "--sentence", "12")
-    said = "--sentence: a model trained with classification cannot score text; without it"
+    said = "--sentence: a model trained with classification cannot score text; leave it out"
     _refused(server.run("eval", _run(folder, "classes"), *given, "-q"), 2, said)
 
 
