@@ -24,7 +24,7 @@ def explain_ending(name: str) -> UsageError:
         return UsageError(f"{name}: of compressed files, only those of gzip are read: {remedy}")
     return UsageError(
         f"{name}: the ending {ending!r} tells no format; "
-        f"set data.format to {', '.join(formats.all_names()[1:])} "
+        f"rename it, or in a recipe set data.format to {', '.join(formats.all_names()[1:])} "
         f"(known endings: {', '.join(formats.endings())})"
     )
 

@@ -218,7 +218,9 @@ def test_resolve_same_file_twice_is_an_error(tmp_path, here, second):
 
 def test_resolve_unknown_ending_names_the_formats(tmp_path, here):
     write(here / "train.en", "a")
-    with pytest.raises(UsageError, match=r"^train.en: the ending '.en' tells no format; set"):
+    with pytest.raises(
+        UsageError, match=r"^train.en: the ending '.en' tells no format; rename it, or in"
+    ):
         resolve(Config(train="train.en"), None, tmp_path)
     assert read(tmp_path, "train.en", format="text") == [("a", 1)]
 
