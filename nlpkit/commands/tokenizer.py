@@ -50,7 +50,7 @@ def train(recipe: RecipeName, common: Common) -> None:
             "alone, give a recipe with tokenizer.kind, and name its result by path"
         )
     if section is None or section.kind is None:
-        raise UsageError("tokenizer: it must have a kind to be trained; this recipe names a path")
+        raise UsageError("tokenizer: it must have a kind to be trained, and this recipe sets none")
     directory = user_path(common.out or Path(resolved.recipe.out) / "tokenizer")
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FileError(f"{directory}: exists already; remove it, or give --out another name")

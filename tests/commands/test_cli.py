@@ -581,9 +581,10 @@ def test_closed_stdin_is_one_line(folder, capsys, monkeypatch):
         assert capsys.readouterr().err == f"nlpkit: {name}: '-' is stdin, but stdin is closed\n"
 
 
-def test_tokenizer_train_of_a_finished_tokenizer_is_refused(folder, capsys):
-    assert cli.run(["tokenizer", "train", "r.yaml", "--set", "tokenizer={path: t}"]) == 2
-    assert "it must have a kind to be trained" in capsys.readouterr().err
+@pytest.mark.parametrize("given", [["r.yaml", "--set", "tokenizer={path: t}"], ["vit"]])
+def test_tokenizer_train_without_a_kind_is_refused(folder, capsys, given):
+    assert cli.run(["tokenizer", "train", *given]) == 2
+    assert "to be trained, and this recipe sets none" in capsys.readouterr().err
 
 
 def test_tokenizer_train_on_a_bad_row_gives_3_and_no_directory(folder, capsys):
