@@ -55,7 +55,7 @@ def generate(
     if batch < 1:
         raise UsageError(f"batch: needs 1 or more, got {batch}")
     writer = Writer(opened.model, opened.tokenizer, opened.objective, settings or Settings())
-    return writer.write(texts, batch=batch, warn=_warn)
+    return writer.write(map(_check_text, texts), batch=batch, warn=_warn)
 
 
 def score(name: str, answers: Sequence[str], references: Sequence[str | Sequence[str]]) -> "Score":
@@ -70,8 +70,9 @@ def score(name: str, answers: Sequence[str], references: Sequence[str | Sequence
         raise UsageError("answers, references: each is a list of texts, a text for each line")
     if len(answers) != len(references):
         raise UsageError(f"{len(answers)} answers and {len(references)} references; give as many")
-    for number, each in enumerate(references, 1):
-        if not isinstance(each, str) and not len(each):
+    for number, (answer, each) in enumerate(zip(answers, references, strict=True), 1):
+        given = each if isinstance(each, Iterable) and not isinstance(each, str) else [each]
+        if not [_check_text(text) for text in (answer, *given)][1:]:
             raise UsageError(f"references: those of answer {number} are an empty list")
     try:
         return named.score(name, answers, references, _warn)
@@ -104,6 +105,12 @@ def write_store(
     return store.build(
         inputs[0].files, config, encoding, cache_dir=Path(cache), callbacks=callbacks
     )
+
+
+def _check_text(text: object) -> str:
+    if isinstance(text, str):
+        return text
+    raise UsageError(f"{text!r} is no text; give a str, such as {str(text)!r}")
 
 
 def _warn(line: str) -> None:

@@ -107,6 +107,12 @@ def test_generate_warns_of_what_is_cut(folder: Path) -> None:
         api.generate(api.open_checkpoint("runs/small", device="cpu"), ["a"], batch=0)
 
 
+def test_generate_refuses_what_is_no_text(folder: Path) -> None:
+    opened = api.open_checkpoint(folder / "runs/small", device="cpu")
+    with pytest.raises(errors.UsageError, match="None is no text"):
+        list(api.generate(opened, ["The bridge", None]))  # type: ignore[list-item]
+
+
 def test_score_equals_hand_arithmetic_and_reads_several_references() -> None:
     # Right in one of two rows, the second by its second reference.
     assert api.score("exact_match", ["a", "b"], [["x"], ["y", "b"]]).score == 0.5
@@ -127,6 +133,9 @@ def test_mistakes_are_errors_of_nlpkit(tmp_path: Path) -> None:
         api.score("blue", ["a"], ["a"])
     with pytest.raises(errors.UsageError, match="each is a list"):
         api.score("bleu", "a", "a")
+    for answers, references in (([1], ["1"]), (["1"], [1]), (["1"], [["1", 1]])):
+        with pytest.raises(errors.UsageError, match="1 is no text; give a str, such as '1'"):
+            api.score("f1", answers, references)  # type: ignore[arg-type]
     with pytest.raises(errors.FileError, match="no such directory"):
         api.open_checkpoint(tmp_path / "nothing")
     with pytest.raises(errors.UsageError, match="needs auto, bf16 or fp32, got fp8"):
