@@ -61,7 +61,8 @@ def find_data(
     if resolved is not None:
         settings = resolved.recipe.data.model_dump(exclude={"train", "valid", "valid_fraction"})
     form = settings.get("format", "auto")
-    if form in TEXT_FORMATS and any(find_format(file) not in ("", "text") for file in files):
+    lines = (*TEXT_FORMATS, "parallel")
+    if form in lines and any(find_format(file) not in ("", "text") for file in files):
         settings["format"] = form = "auto"  # that of the run's own files
     settings["train"] = list_sources(files, form, isinstance(opened.objective, Task))
     if text_key is not None:

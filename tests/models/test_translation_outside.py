@@ -234,6 +234,12 @@ def test_eval_scores_translations_of_the_run_and_of_two_files(run: Path) -> None
     alone = _tiny.command("eval", run / "whole", *options, both[0])
     assert alone.returncode == 2
     assert "format parallel takes 2 files, source and target" in alone.stderr
+    pairs = zip(*((run / name).read_text().splitlines() for name in ("b.en", "b.up")), strict=True)
+    lines = [json.dumps({"source": source, "target": target}) for source, target in pairs]
+    (run / "b.jsonl").write_text("".join(line + "\n" for line in lines))
+    same = _tiny.command("eval", run / "whole", *options, f"--data={run}/b.jsonl")
+    assert same.returncode == 0, same.stderr
+    assert json.loads(same.stdout) == figures
 
 
 def test_plan_and_conversion_of_a_family_with_sources(run: Path, tmp_path: Path) -> None:
