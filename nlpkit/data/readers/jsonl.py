@@ -10,8 +10,6 @@ from nlpkit.json_types import JsonObject
 ENDINGS = (".jsonl", ".json", ".ndjson")
 DOCUMENTS = "lines"
 
-_ONE_A_LINE = "; one object a line is needed; in a recipe, data.format: json reads an array"
-
 
 def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
     """Yield the objects; a repeated key is a `RowError`."""
@@ -29,13 +27,14 @@ def rows(file: TextFile, columns: Sequence[str], counts: Counts) -> Rows:
 
 def parse(line: str, example: str) -> JsonObject:
     """Return the object in a line; raise `RowError`. `example` is a key that it should have."""
+    hint = "; one object a line is needed; in a recipe, data.format: json reads an array"
     try:
         row = json.loads(line, object_pairs_hook=refuse_twins)
     except (ValueError, RecursionError) as error:
         begins = line.strip() == "{" or line.lstrip().startswith("[")
-        raise RowError(describe(error) + _ONE_A_LINE * begins) from error
+        raise RowError(describe(error) + hint * begins) from error
     if not isinstance(row, dict):
-        hint = _ONE_A_LINE if isinstance(row, list) else ""
+        hint *= isinstance(row, list)
         raise RowError(f'{kind_of(row)}, not an object like {{"{example}": "..."}}{hint}')
     return row
 
