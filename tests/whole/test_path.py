@@ -15,8 +15,8 @@ def test_path_of_a_run_is_that_of_the_docs_and_gets_no_longer(tmp_path: Path) ->
     assert listed[2:] == _path.table(found), "paste what `python -m tests._path` prints"
     # Lower a figure when it has fallen; machinery that is added takes as much away elsewhere.
     assert len(found.files) <= 81
-    assert found.lines <= 13_214
-    assert sum(found.files.values()) <= 6_041
+    assert found.lines <= 13_208
+    assert sum(found.files.values()) <= 6_038
     assert found.modules <= 133
 
 
