@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = ROOT / "bench/results/steps.json"
 EXPERIMENTS = ROOT / "bench/results/experiments"
 FAMILIES = ROOT / "bench/results/families"
+FAMILIES_LM = ROOT / "bench/results/families_lm.json"  # of experiments/families_lm.yaml
 TASKS = {"sst2": "SST-2", "cola": "CoLA", "scitail": "SciTail"}
 LAB = ROOT / "bench/results/lab"  # of a page each: the columns and rows of its tables
 CLAIMS = {"docs/lab/experiments.md": "abcdefghijklm", "docs/lab/experiments_n.md": "nopqrstuvwxyz"}
@@ -103,13 +104,15 @@ def write_experiments(found: Sequence[Row]) -> str:
             ]
             for name, row in each["conditions"].items()
         ]
-        said = [
-            textwrap.fill(f"- {one['expected']}: {one['text']}", 118, subsequent_indent="  ")
-            for one in each["expectations"]
-        ]
         title = f"## {each['experiment']}\n\n{each['claim']}.\n{each['date']}, {each['machine']}."
-        parts.append("\n\n".join([title, write_table(head, rows), "\n".join(said)]))
+        parts.append("\n\n".join([title, write_table(head, rows), write_verdicts(each)]))
     return "\n\n".join(parts)
+
+
+def write_verdicts(result: Row) -> str:
+    """Return a line for each expectation of a result of `nlpkit compare`, wrapped."""
+    said = [f"- {one['expected']}: {one['text']}" for one in result["expectations"]]
+    return "\n".join(textwrap.fill(each, 118, subsequent_indent="  ") for each in said)
 
 
 def merge_families(found: Sequence[Row]) -> dict[str, Row]:
@@ -123,8 +126,14 @@ def merge_families(found: Sequence[Row]) -> dict[str, Row]:
                 figures[key] = conditions[name][key]["values"]
             for task in TASKS:
                 of_task = conditions.get(f"{name}_{task}", {})
-                scores = [of_task[key]["values"] for key in ("accuracy", "exact_match") if of_task]
-                figures[task] = [a if b is None else b for a, b in zip(*scores, strict=True)]
+                by_score = (
+                    of_task.get(key, {}).get("values") for key in ("accuracy", "exact_match")
+                )
+                scores = [values for values in by_score if values]
+                figures[task] = [
+                    next((value for value in values if value is not None), None)
+                    for values in zip(*scores, strict=True)
+                ]
             for key, values in figures.items():
                 row[key] = row.get(key, []) + [each for each in values if each is not None]
     return families
@@ -132,6 +141,7 @@ def merge_families(found: Sequence[Row]) -> dict[str, Row]:
 
 def write_families(families: dict[str, Row]) -> str:
     """Return a row for each family: what it read, and its figures, means over seeds."""
+    tasks = [task for task in TASKS if any(row[task] for row in families.values())]
     head = ["family", "parameters", "tokens read", "FLOPs", "bits a character", "pairs"]
     rows = [
         [
@@ -139,11 +149,11 @@ def write_families(families: dict[str, Row]) -> str:
             f"{row['parameters']:,}",
             f"{statistics.fmean(row['tokens']) / 1e6:.2f} million",
             f"{statistics.fmean(row['flops']):.1e}",
-            *(_write_spread(row[key]) for key in ("bits_per_character", "pairs", *TASKS)),
+            *(_write_spread(row[key]) for key in ("bits_per_character", "pairs", *tasks)),
         ]
         for name, row in families.items()
     ]
-    return write_table([*head, *TASKS.values()], rows)
+    return write_table([*head, *(TASKS[task] for task in tasks)], rows)
 
 
 def _write_spread(values: Sequence[float]) -> str:
@@ -214,7 +224,10 @@ def write_pages() -> dict[str, str]:
         pages[path] = fill((ROOT / path).read_text("utf-8"), EXPERIMENTS.name, own)
     measured = [json.loads(file.read_text("utf-8")) for file in sorted(FAMILIES.glob("*.json"))]
     families, path = merge_families(measured), "docs/families.md"
-    pages[path] = fill((ROOT / path).read_text("utf-8"), FAMILIES.name, write_families(families))
+    text = fill((ROOT / path).read_text("utf-8"), FAMILIES.name, write_families(families))
+    of_three = json.loads(FAMILIES_LM.read_text("utf-8"))
+    made = f"{write_families(merge_families([of_three]))}\n\n{write_verdicts(of_three)}"
+    pages[path] = fill(text, FAMILIES_LM.stem, made)
     pages["docs/families.svg"] = families_figure.draw(families, TASKS)
     for file in sorted(LAB.glob("*.json")):
         # claims_all is of docs/claims.md: the lab has a page of that name, too.
