@@ -83,11 +83,11 @@ def check_changes(
     """
     _check_no_grid(directory)
     changed = list_changes(directory, resolved)
+    advice = _advise(directory, [*changed], allow_change is not None)
     if RECIPE in changed and not allow_change:
-        more = "" if allow_change is None else ", or --allow-change to continue with the new ones"
         raise FileError(
             f"{directory.path / RECIPE}: no such file, and the settings of the run are recorded "
-            f"only there; restore it, or give --out another directory{more}"
+            f"only there; restore it, or {advice}"
         )
     for key, values in changed.items():
         if allow_change and key.partition(".")[0] == "tokenizer":
@@ -101,10 +101,9 @@ def check_changes(
                 f"start another run from this one: --out DIR and init_from: {directory.path}"
             )
     if changed and not allow_change:
+        lines = (f"  {values}" for values in changed.values())
         raise UsageError(
-            f"{directory.path} was started with other settings:\n"
-            + "\n".join(f"  {values}" for values in changed.values())
-            + _advise(directory, [*changed], allow_change is not None)
+            f"{directory.path} was started with other settings:\n" + "\n".join([*lines, advice])
         )
     return [*changed]
 
@@ -130,7 +129,7 @@ def _advise(directory: RunDirectory, changed: list[str], may_change: bool) -> st
     stable = files.directory(directory.path) / files.STABLE
     if changed in (["train.steps"], ["train.epochs"], ["train.budget"]) and stable.exists():
         more += f"; from before its decay: --resume {stable} --out another directory"
-    return f"\ngive --out another directory{more}"
+    return f"give --out another directory{more}"
 
 
 def _value(data: object, key: str) -> str:
