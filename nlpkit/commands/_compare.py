@@ -30,6 +30,8 @@ from nlpkit.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from nlpkit.runs.planned import Planned
 
+_PRECISION = "train.precision"
+
 
 @dataclass
 class Runs:
@@ -66,9 +68,12 @@ class Runs:
         """Return the runs of a condition."""
         trained = self.found.find_trained(name)
         base, plan = self.found.find_base(trained), self.state["plans"].get(trained, {"steps": 1})
+        changes = self.found.list_changes(name, self.folder, plan["steps"])
+        if chosen := plan.get(_PRECISION):  # `auto` times batches: seeds may differ
+            changes.append(f"{_PRECISION}={chosen}")
         return Series(
             *(trained, self.found.conditions[trained].recipe, self.out, self.common),
-            changes=self.found.list_changes(name, self.folder, plan["steps"]),
+            changes=changes,
             explain=partial(
                 place, entry=("conditions", name), title=f"condition {name}", document=self.document
             ),
@@ -118,6 +123,9 @@ class Runs:
                 size = f"{said['parameters']:,} parameters, {said['trained_parameters']:,} of them"
                 cost = f"{said['steps']:,} steps, {format_duration(said['seconds'])}, {memory}"
                 log.info(f"plan: {name}: {size} trained, {cost}")
+        if len(kinds := {each[_PRECISION] for each in plans.values() if _PRECISION in each}) > 1:
+            what = f"auto has chosen {' and '.join(sorted(kinds))}"
+            log.warn(f"{_PRECISION}: {what} for conditions; to compare them in one, set it")
         starts = [name for name in self.found.trained if not self.found.conditions[name].start]
         tops = {*Sections.model_fields, "equal", "parameters"} & self.found.model_fields_set
         for key in sorted(tops) if not starts else ():
@@ -151,7 +159,11 @@ class Runs:
                 what = f"equal.{key}: a step of {name} has more: {has}"
                 raise RecipeError([self.document.locate(what)])
         rest = said["evaluation_seconds"] + said["saving_seconds"]
-        return said | {"steps": steps, "seconds": steps * said["seconds_per_step"] + rest}
+        seconds = steps * said["seconds_per_step"] + rest
+        found = said | {"steps": steps, "seconds": seconds}
+        if resolved.recipe.train.precision == "auto":
+            found[_PRECISION] = said["precision"].split()[0]
+        return found
 
     def _resolve(self, name: str) -> tuple[Resolved, Adapters | None]:
         """Return the recipe to plan and its adapters; a base without weights yet is untrained."""

@@ -249,6 +249,35 @@ def test_a_mistake_that_is_found_by_a_plan_names_its_line(capsys) -> None:
     assert "mine.yaml:10:15: data.valid: broken.jsonl:2: broken JSON" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("asked", "kinds", "said"),
+    [("auto", "bf16 fp32", True), ("auto", "bf16 bf16", False), ("fp32", "bf16 fp32", False)],
+)
+def test_what_auto_chose_for_the_plan_is_the_precision_of_all_seeds(
+    asked: str, kinds: str, said: bool, monkeypatch, capsys
+) -> None:
+    """A run by itself times batches; on a busy machine one of several seeds was in fp32."""
+    chosen = iter(kinds.split())
+
+    def probe(function, *_):
+        plan = {"steps": 9, "tokens": 256, "seconds_per_step": 1, "parameters": 9}
+        plan |= {"evaluation_seconds": 0, "saving_seconds": 0, "peak_memory_bytes": 9}
+        return plan | {"trained_parameters": 9, "precision": f"{next(chosen)} (as timed)"}
+
+    monkeypatch.setattr(_compare, "call", probe)
+    lines = EXPERIMENT.splitlines(keepends=True)
+    Path("mine.yaml").write_text("".join(line for line in lines if "wild" not in line))
+    change("train: {", f"train: {{precision: {asked}, ")
+    found, document = suite.read(Path("mine.yaml"), "mine.yaml", Experiment)
+    runs = _compare.Runs(found, document, Path("out"), ".", Common())
+    runs.plan(Log(1))
+    for name, kind in zip(("wide", "narrow"), kinds.split(), strict=True):
+        for run in runs.make_series(name).list_runs():
+            expected = kind if asked == "auto" else asked
+            assert run.resolved.recipe.train.precision == expected
+    assert ("auto has chosen bf16 and fp32 for conditions" in capsys.readouterr().err) == said
+
+
 @pytest.mark.parametrize("level", [0.05, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_seeds_that_allow_no_verdict_are_told_before_the_first_run(level: float, capsys) -> None:
     change("seeds: 2", "seeds: 2\nparameters: 0.05")  # refused when it is planned
