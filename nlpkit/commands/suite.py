@@ -8,6 +8,7 @@ from typing import Annotated
 from nlpkit.commands._options import Common, Limits, argument, option, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import FileError, UsageError
+from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
 SuiteName = Annotated[
@@ -40,6 +41,7 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     command again does what is left. The table is also suite.md in --out, by default
     runs/SUITE-BASE.
     """
+    from nlpkit.checkpoints.run_directory import RunDirectory
     from nlpkit.commands import _runs, _suite
     from nlpkit.evaluate import suite as suites
     from nlpkit.evaluate import suite_table as table
@@ -67,6 +69,8 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
         there = path.is_dir() or any(path.parent.parent.glob(f"lr-*/{path.name}"))
         if table.NOTHING in path.parts and not there:
             raise UsageError(f"--nothing {asked.nothing}: has no {run.name}: other seeds or rates")
+    based = [run for task in planned for run in task.runs[table.PRETRAINED]]
+    _check_base(start, {run.name: RunDirectory(run.path).status() for run in based}, out)
     _runs.check_device(every[0], common)
     if common.dry_run:
         more = f", and at most {_suite.MAX_MORE} more for each side of a task"
@@ -83,18 +87,42 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     _runs.raise_failures(failed, len(every))
 
 
+def _check_base(start: str, begun: dict[str, JsonObject], out: Path) -> None:
+    """Raise `UsageError` if runs, of these states, began with other weights than the base has."""
+    from nlpkit.commands import _runs
+
+    hashes = {name: said["source"]["sha256"] for name, said in begun.items() if said.get("source")}
+    path = _find_checkpoint(start)
+    current = _runs.call(_find_current, path, {*hashes.values()}) if hashes else set()
+    if others := [name for name, sha256 in hashes.items() if sha256 not in current]:
+        what = f"other weights than those that {number_of(len(others), 'runs')} in {out} began with"
+        raise UsageError(f"--from {start}: has {what} ({others[0]}); give another --out")
+
+
+def _find_current(checkpoint: Path, hashes: set[str]) -> set[str]:
+    from nlpkit.runs import init_from
+
+    return {sha256 for sha256 in hashes if init_from.is_source(checkpoint, sha256)}
+
+
+def _find_checkpoint(start: str) -> Path:
+    from nlpkit.checkpoints import files
+
+    path = user_path(start)
+    chosen = files.choose_checkpoint(path)
+    return chosen[0] if chosen else files.find_named(path) or path
+
+
 def _list_random(start: str, other: str | None) -> list[str]:
     """Return the settings of a model like that of the base, with its tokenizer and random weights.
 
     The tokenizer is that of the runs from nothing in the suite `other`, if it is given.
     """
-    from nlpkit.checkpoints import files, tokenizer_files
+    from nlpkit.checkpoints import tokenizer_files
     from nlpkit.checkpoints.nearest import suggest_start
     from nlpkit.commands import _runs
 
-    path = user_path(start)
-    chosen = files.choose_checkpoint(path)
-    path = chosen[0] if chosen else files.find_named(path) or path
+    path = _find_checkpoint(start)
     if not path.exists():
         raise FileError(f"{start}: no such checkpoint to start from{suggest_start(path)}")
     if not (path / "config.json").is_file() or not tokenizer_files.is_there(path):
