@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STEPS = ROOT / "bench/results/steps.json"
 EXPERIMENTS = ROOT / "bench/results/experiments"
 FAMILIES = ROOT / "bench/results/families"
-FAMILIES_LM = ROOT / "bench/results/families_lm.json"  # of experiments/families_lm.yaml
+FAMILIES_OF_KIND = ("families_lm", "families_encoders")  # experiments, with several seeds
 TASKS = {"sst2": "SST-2", "cola": "CoLA", "scitail": "SciTail"}
 LAB = ROOT / "bench/results/lab"  # of a page each: the columns and rows of its tables
 CLAIMS = {"docs/lab/experiments.md": "abcdefghijklm", "docs/lab/experiments_n.md": "nopqrstuvwxyz"}
@@ -225,9 +225,11 @@ def write_pages() -> dict[str, str]:
     measured = [json.loads(file.read_text("utf-8")) for file in sorted(FAMILIES.glob("*.json"))]
     families, path = merge_families(measured), "docs/families.md"
     text = fill((ROOT / path).read_text("utf-8"), FAMILIES.name, write_families(families))
-    of_three = json.loads(FAMILIES_LM.read_text("utf-8"))
-    made = f"{write_families(merge_families([of_three]))}\n\n{write_verdicts(of_three)}"
-    pages[path] = fill(text, FAMILIES_LM.stem, made)
+    for name in FAMILIES_OF_KIND:
+        result = json.loads((ROOT / f"bench/results/{name}.json").read_text("utf-8"))
+        made = f"{write_families(merge_families([result]))}\n\n{write_verdicts(result)}"
+        text = fill(text, name, made)
+    pages[path] = text
     pages["docs/families.svg"] = families_figure.draw(families, TASKS)
     for file in sorted(LAB.glob("*.json")):
         # claims_all is of docs/claims.md: the lab has a page of that name, too.

@@ -1,9 +1,8 @@
 """Chooses the type that a run on a CPU computes in: batches of its own are timed in both.
 
-The processor tells whether it has units for bf16. But a small model takes more time for casts, and
-for kernels of new shapes, than bf16 saves. So where there are such units, some examples decide:
-forward and backward of a part of a batch, twice. Its shapes are new, then they are known; a run has
-batches of both sorts.
+Where it has units for bf16, some examples decide, as a small model takes more time for casts, and
+for kernels of new shapes, than bf16 saves: forward and backward of a part of a batch, twice. Its
+shapes are new, then they are known; a run has batches of both sorts.
 """
 
 import time
@@ -67,20 +66,18 @@ def _speed(training: Training, stream: Stream) -> float:
     before, threads = training.precision, torch.get_num_threads()
     torch.set_num_threads(1)
     training.train()
-    speed = 1.0
     try:
         with torch.random.fork_rng(devices=[]):
             for index, tokens in enumerate(_TOKENS):
+                times: list[float] = []
                 first, second = (_part(stream, 2 * index + n, tokens) for n in (0, 1))
-                times = []
                 for training.precision in ("fp32", "bf16"):
                     compute_gradients(training, first)  # finds what torch loads late, too
                     start = time.thread_time()
                     compute_gradients(training, second)
                     compute_gradients(training, second)
                     times.append(time.thread_time() - start)
-                speed = times[0] / times[1]
-                if speed > _GAIN:  # in larger batches bf16 gains more
+                if (speed := times[0] / times[1]) > _GAIN:  # in larger batches bf16 gains more
                     break
     finally:
         torch.set_num_threads(threads)
