@@ -8,7 +8,6 @@ from typing import Annotated
 from nlpkit.commands._options import Common, Limits, argument, option, shared
 from nlpkit.disk import name_path_in_errors, user_path
 from nlpkit.errors import FileError, UsageError
-from nlpkit.json_types import JsonObject
 from nlpkit.plural import number_of
 
 SuiteName = Annotated[
@@ -41,7 +40,6 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     command again does what is left. The table is also suite.md in --out, by default
     runs/SUITE-BASE.
     """
-    from nlpkit.checkpoints.run_directory import RunDirectory
     from nlpkit.commands import _runs, _suite
     from nlpkit.evaluate import suite as suites
     from nlpkit.evaluate import suite_table as table
@@ -55,6 +53,7 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     runner = _runs.Runner(log, limits.max_time)
     out = user_path(common.out or f"runs/{found.name}-{user_path(start).resolve().name}")
     nothing = user_path(asked.nothing or out)
+    _check_base(start, out)
     starts = {
         table.PRETRAINED: ([f"init_from={json.dumps(start)}"], out),
         table.NOTHING: (_list_random(start, asked.nothing), nothing),
@@ -69,8 +68,6 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
         there = path.is_dir() or any(path.parent.parent.glob(f"lr-*/{path.name}"))
         if table.NOTHING in path.parts and not there:
             raise UsageError(f"--nothing {asked.nothing}: has no {run.name}: other seeds or rates")
-    based = [run for task in planned for run in task.runs[table.PRETRAINED]]
-    _check_base(start, {run.name: RunDirectory(run.path).status() for run in based}, out)
     _runs.check_device(every[0], common)
     if common.dry_run:
         more = f", and at most {_suite.MAX_MORE} more for each side of a task"
@@ -87,10 +84,14 @@ def command(common: Common, limits: Limits, asked: Asked, suite: SuiteName = "sh
     _runs.raise_failures(failed, len(every))
 
 
-def _check_base(start: str, begun: dict[str, JsonObject], out: Path) -> None:
-    """Raise `UsageError` if runs, of these states, began with other weights than the base has."""
+def _check_base(start: str, out: Path) -> None:
+    """Raise `UsageError` if runs of the suite began with other weights than the base has."""
+    from nlpkit.checkpoints.run_directory import STATUS, RunDirectory
     from nlpkit.commands import _runs
+    from nlpkit.evaluate.suite_table import PRETRAINED
 
+    paths = [path.parent for path in sorted(out.glob(f"*/{PRETRAINED}/**/{STATUS}"))]
+    begun = {str(path.relative_to(out)): RunDirectory(path).status() for path in paths}
     hashes = {name: said["source"]["sha256"] for name, said in begun.items() if said.get("source")}
     path = _find_checkpoint(start)
     current = _runs.call(_find_current, path, {*hashes.values()}) if hashes else set()

@@ -75,12 +75,14 @@ def test_each_task_is_tuned_from_the_base_and_from_nothing_and_never_again(base,
     )
     assert said in capsys.readouterr().err
 
-    begun = json.loads(status.read_text())
+    before = status.read_text()
+    begun = json.loads(before)
     begun["source"]["sha256"] = "0" * 64  # as if the base was trained further since
     status.write_text(json.dumps(begun))
     assert suite("mine.yaml", "--from", str(base)) == 2
     said = f"--from {base}: has other weights than those that 1 run in {out} began with (tone/pr"
     assert said in capsys.readouterr().err
+    status.write_text(before)
 
     assert suite("mine.yaml", "--from", str(base), "--set", "train.lr=1e-5") == 2
     said = capsys.readouterr().err
