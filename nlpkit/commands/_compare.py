@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nlpkit import registry
+from nlpkit.checkpoints import files
+from nlpkit.checkpoints.nearest import suggest_start
 from nlpkit.commands._options import Common
 from nlpkit.commands._runs import Run, Runner, call
 from nlpkit.commands._series import Series
@@ -92,6 +95,7 @@ class Runs:
             series = self.make_series(name)
             runs = [*series.list_trials(series.rates), *series.list_runs()]
             if name in self.found.trained:
+                self._check_start(name)
                 series.check(runs)
             recipe = runs[-1].resolved.recipe
             objectives[name] = "+".join(each.name for each in recipe.objective)
@@ -136,6 +140,16 @@ class Runs:
             listed = ", ".join(f"{name} {size:,}" for name, size in sizes.items())
             what = f"parameters: sizes differ by more than {most:g}: {listed}"
             raise RecipeError([self.document.locate(what)])
+
+    def _check_start(self, name: str) -> None:
+        start, known = self.found.conditions[name].start, self.found.list_before(name)
+        if start is None or start in known:
+            return
+        path = user_path(start)
+        if not (path.exists() or files.find_named(path)):
+            near = registry.suggest(start, known) or suggest_start(path)
+            what = f"{start} is no condition before it, and no checkpoint{near}"
+            raise FileError(self.document.locate(f"conditions.{name}.from: {what}"))
 
     def _plan(self, name: str) -> JsonObject:
         resolved, adapters = self._resolve(name)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nlpkit import recipe
-from nlpkit.checkpoints import files, hf_layout
+from nlpkit.checkpoints import files, hf_layout, integrity
 from nlpkit.checkpoints.run_directory import DATA_FILES, METRICS, RECIPE
 from nlpkit.disk import write_json
 from nlpkit.errors import FileError, UsageError
@@ -25,9 +25,16 @@ from nlpkit.train import budget
 from nlpkit.train.log import Log
 from nlpkit.train.signals import StopFlag
 
+_STATE = (files.TRAINING, files.OPTIMIZER_STATE)
+
 
 def check(run: Path, status: JsonMapping, steps: int | None) -> None:
-    """Raise `UsageError` if a run with this `run.json` cannot be trained again, or its `steps`."""
+    """Check that a run with this `run.json` can be trained again and compared, or its `steps`.
+
+    Raises:
+        UsageError: it cannot.
+        FileError: a file of a checkpoint is not the one that was saved.
+    """
     problem = None
     if status.get("diverged") and steps is None:
         problem = "has diverged; compare its first --steps N"
@@ -44,6 +51,11 @@ def check(run: Path, status: JsonMapping, steps: int | None) -> None:
         )
     if problem:
         raise UsageError(f"{run} {problem}")
+    for saved in files.list_checkpoints(run):
+        # The state may be deleted, to save space.
+        has_state = all((saved.path / name).exists() for name in _STATE)
+        if (damage := integrity.find_corruption(saved.path, has_state)) is not None:
+            raise FileError(f"{saved.path}: {damage}")
 
 
 def load(run: Path, out: Path, status: JsonMapping, should_stop: Callable[[], None]) -> Resolved:

@@ -210,6 +210,12 @@ def test_conditions_tune_the_run_of_the_same_seed_at_a_searched_rate(capsys) -> 
             "mine.yaml:10:16: eval.pairs.0: no such file: gone; looked in ",
         ),
         ("tiny.yaml, model", "tiny.yaml, from: narrow, model", "wide.from: narrow is no run befo"),
+        (
+            "train: {tokens",
+            "  tuned: {recipe: tiny.yaml, from: widl}\ntrain: {tokens",
+            "mine.yaml:7:36: conditions.tuned.from: widl is no condition before it, and no "
+            "checkpoint, did you mean wild?",
+        ),
         # No data of its own: no file is looked for.
         pytest.param("seeds: 2", "seeds: 2\nfolder: none", None, marks=pytest.mark.slow),
     ],

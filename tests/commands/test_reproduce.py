@@ -8,6 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from nlpkit import cli
+from nlpkit.disk import file_sha256
 from nlpkit.report import same_run
 
 SMALL = [
@@ -134,13 +135,32 @@ def test_figure_of_an_evaluation_is_named(runs, capsys):
 
 def test_file_of_a_checkpoint_is_named(runs, capsys):
     checkpoint = Path("run/checkpoints/step-00000002")
+    path = checkpoint / "optimizer.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    manifest["files"]["optimizer.safetensors"]["sha256"] = "0" * 64
+    manifest["files"][path.name]["sha256"] = file_sha256(path)
     (checkpoint / "manifest.json").write_text(json.dumps(manifest))
     assert reproduce("--json") == 6
     (found,) = json.loads(capsys.readouterr().out)["differences"]
     assert (found["step"], found["file"]) == (2, "step-00000002/optimizer.safetensors")
-    assert (found["figure"], found["there"]) == ("SHA-256", "0" * 64)
+    assert (found["figure"], found["there"]) == ("SHA-256", file_sha256(path))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_file_that_is_not_the_one_that_was_saved_is_named_before_training(runs, capsys, name):
+    shutil.rmtree("run-reproduced")
+    path = Path("run/checkpoints/step-00000002") / name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert reproduce() == 4
+    assert f"step-00000002: {name} has changed since it was" in capsys.readouterr().err
+    assert not Path("run-reproduced").exists()
+
+
+def test_state_of_a_checkpoint_may_be_deleted(runs, capsys):
+    checkpoint = Path("run/checkpoints/step-00000002")
+    for name in ("training.json", "optimizer.safetensors"):
+        (checkpoint / name).unlink()
+    assert reproduce() == 0
 
 
 def test_other_tokenizer_and_text_part_before_the_first_step(runs, capsys):
