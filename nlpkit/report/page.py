@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -23,6 +24,7 @@ from nlpkit.units import format_duration
 
 _LAST = 20  # evaluations in a table; the chart has all
 _NONE = "–"
+_SHA256 = re.compile("[0-9a-f]{64}")
 # Of run.json, in rows of their own or in no row.
 _NO_ROW = {
     "budget_seconds", "steps", "finished", "step", "finite", "diverged", "held_out_unigram_entropy",
@@ -133,8 +135,17 @@ def _collect_facts(history: History) -> dict[str, str]:
         facts[f"{name} of the held-out text"] = f"{_format_figure(value)} nats/token"
     for key, value in status.items():
         if key not in _NO_ROW and value is not None:
-            facts[key] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            facts[key] = _format_fact(value)
     return facts
+
+
+def _format_fact(value: object) -> str:
+    """Return a value of `run.json` in words; of a SHA-256 the first 12 digits."""
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_format_fact(each)}" for key, each in value.items())
+    if isinstance(value, str):
+        return value[:12] if _SHA256.fullmatch(value) else value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _write_charts(histories: Sequence[History], charts: Sequence[Chart]) -> str:

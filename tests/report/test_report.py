@@ -190,6 +190,15 @@ def test_page_figures_are_those_of_the_files(runs: dict[str, Path], tmp_path: Pa
     assert facts["unigram entropy of the held-out text"] == entropy
     for key in ("precision", "seed", "processes", "threads", "machine", "torch", "python"):
         assert facts[key] == str(status[key])
+    assert facts["code"] == status["code"][:12]
+
+
+def test_facts_with_parts_are_words(run: Path, tmp_path: Path) -> None:
+    path = run / "run.json"
+    pairs = {"judged": 100, "method": "log-probability", "sha256": "0" * 64}
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"pairs": pairs}))
+    facts = {row[0]: row[1] for row in page_of(run, out=tmp_path / "r.html").table("Facts")}
+    assert facts["pairs"] == "judged 100, method log-probability, sha256 000000000000"
 
 
 def test_differences_are_exactly_the_differing_settings(
