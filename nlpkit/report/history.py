@@ -137,8 +137,8 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
     The settings are not validated, so that runs of older versions of nlpkit have reports.
 
     Raises:
-        FileError: it is not a run directory, has an unreadable file, or has no step yet and
-            `may_be_empty` is False.
+        FileError: it is not a run directory, has an unreadable file, is finished with records that
+            end before, or has no step yet and `may_be_empty` is False.
     """
     if path.is_file():
         raise FileError(f"{path}: is a file, not a run directory")
@@ -146,9 +146,13 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
         raise FileError(f"{path}: no such run directory{suggest_path(path)}")
     if not (path / RECIPE).is_file():
         raise FileError(f"{path}: not a run directory: it has no {RECIPE}")
-    records = _read_records(path / METRICS)
+    status = RunDirectory(path).status()  # first: a finished run adds no records
+    records = _read_records(path / METRICS, bool(status.get("finished")))
     if not records and not may_be_empty:
         raise FileError(f"{path}: nothing to report yet: no step is in {METRICS}")
+    if records and status.get("finished") and records[-1]["step"] < (end := status.get("step", 0)):
+        what = f"cut: ends at step {records[-1]['step']}, and the run at step {end}; restore it"
+        raise FileError(f"{path / METRICS}: {what}")
     named = str(path / RECIPE)
     data = yaml.read(yaml.read_file(path / RECIPE, named), named).data
     settings = {dotted(k): json.dumps(value, ensure_ascii=False) for k, value in flatten(data)}
@@ -160,10 +164,11 @@ def read(path: Path, label: str, *, may_be_empty: bool = False) -> History:
         if "held_out" in record
     }
     spent = max((record.get("spent") or 0.0 for record in records), default=0.0)
-    return History(label, path, RunDirectory(path).status(), settings, steps, evaluations, spent)
+    return History(label, path, status, settings, steps, evaluations, spent)
 
 
-def _read_records(path: Path) -> list[JsonObject]:
+def _read_records(path: Path, is_finished: bool) -> list[JsonObject]:
+    """Return the records; half a line at the end is one that is being written, or was in a kill."""
     try:
         raw = path.read_bytes() if path.exists() else b""
     except OSError as error:
@@ -178,7 +183,7 @@ def _read_records(path: Path) -> list[JsonObject]:
             is_right = False
         if is_right:
             records.append(record)
-        elif number < len(lines) or raw.endswith(b"\n"):
+        elif number < len(lines) or raw.endswith(b"\n") or is_finished:
             raise FileError(
                 f"{path}:{number}: damaged: expected a step from that of the line before on, and "
                 "its figures as numbers"

@@ -279,6 +279,19 @@ def test_half_last_line_is_left_out(run: Path, tmp_path: Path) -> None:
     assert page.table("evaluations")[-1][0].startswith("20")
 
 
+def test_records_of_a_finished_run_that_are_cut_are_refused(run: Path, capsys) -> None:
+    (run / "run.json").write_text('{"finished": true, "step": 20}\n')
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text("utf-8").splitlines(keepends=True)
+    metrics.write_text("".join(lines[:-2]), encoding="utf-8")
+    assert cli.run(["report", str(run)]) == 4
+    said = "cut: ends at step 19, and the run at step 20; restore it"
+    assert capsys.readouterr().err == f"nlpkit: {metrics}: {said}\n"
+    metrics.write_text("".join(lines)[:-9], encoding="utf-8")  # in the last evaluation
+    assert cli.run(["report", str(run)]) == 4
+    assert capsys.readouterr().err.startswith(f"nlpkit: {metrics}:{len(lines)}: damaged: ")
+
+
 @pytest.mark.parametrize(
     "line",
     [
