@@ -148,6 +148,16 @@ class Runner:
             )
             self.log.warn(f"{title}: {what}")
 
+    def warn_of_other_bases(self, paths: Iterable[Path]) -> None:
+        """Warn if runs began with weights of one path that were not the same."""
+        first: dict[str, tuple[Path, str]] = {}
+        for path in paths:
+            source = RunDirectory(path).status().get("source") or {}
+            start, sha256 = source.get("path"), source.get("sha256")
+            before, known = first.setdefault(start, (path, sha256))
+            if known != sha256:
+                self.log.warn(f"{start}: {path} began with other weights of it than {before}")
+
     def _note_precisions(self, runs: Sequence[Run]) -> None:
         """Warn, once, if `precision: auto` has chosen several types: it times each run."""
         are_mixed = len(self.precisions) > 1

@@ -54,6 +54,7 @@ def command(file: File, common: Common, limits: Limits, asked: Asked) -> None:
     for name in found.trained:
         paths = [run.path for run in measured[name].histories]
         runner.warn_of_other_data(f"conditions.{name}", paths)
+    runner.warn_of_other_bases(h.path for name in found.trained for h in measured[name].histories)
     result = table.describe(found, measured)
     histories = [run for name in found.trained for run in measured[name].histories if run.last_step]
     if histories and not asked.so_far:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from nlpkit import cli, registry
-from nlpkit.commands import _compare
+from nlpkit.commands import _compare, _runs
 from nlpkit.commands._options import Common
 from nlpkit.data.settings import Config as Data
 from nlpkit.evaluate import experiment_table as table
@@ -527,6 +527,20 @@ def test_a_condition_whose_rates_all_diverge_has_diverged_and_what_it_begins() -
     result = table.describe(found, table.measure(found, Path("runs"), state))
     assert "wild       0 of 2, 2 diverged" in table.format_table(result)
     assert result["expectations"][1]["final"] is False  # `narrow` is still to be trained
+
+
+def test_runs_that_began_with_other_weights_of_one_path_are_warned_of(tmp_path, capsys) -> None:
+    for name, start, sha256 in (("a", "base", "0"), ("b", "base", "1"), ("c", "own", "2")):
+        (tmp_path / name).mkdir()
+        source = {"source": {"path": start, "sha256": sha256}}
+        (tmp_path / name / "run.json").write_text(json.dumps(source))
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/run.json").write_text('{"source": null}')
+    _runs.Runner(Log(1)).warn_of_other_bases(tmp_path / name for name in "abcd")
+    said = f"warning: base: {tmp_path}/b began with other weights of it than {tmp_path}/a\n"
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert err.endswith(said)
 
 
 def test_what_is_only_evaluated_takes_no_training() -> None:
