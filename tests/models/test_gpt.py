@@ -149,10 +149,17 @@ def test_foreign_checkpoint_with_or_without_head_is_read(kind, tmp_path) -> None
     torch.testing.assert_close(model((30,), ids), expected, atol=1e-5, rtol=0)
 
 
-def test_checkpoint_with_another_activation_is_refused(model, tmp_path) -> None:
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"afn": "relu"}, "afn is 'relu'; this family has 'gelu' only"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False; this family has True only"),
+    ],
+)
+def test_checkpoint_with_a_setting_that_we_lack_is_refused(model, change, message, tmp_path):
     settings, tensors = to_hf("gpt", SMALL, model.state_dict())
-    hf_writing.write(tmp_path, settings | {"afn": "relu"}, tensors)
-    with pytest.raises(FileError, match="afn is 'relu'; this family has 'gelu' only"):
+    hf_writing.write(tmp_path, settings | change, tensors)
+    with pytest.raises(FileError, match=message):
         from_hf("gpt", tmp_path)
 
 

@@ -65,5 +65,5 @@ FORMAT = HfFormat(
     ignored=SAVED_MASKS,
     sizes=SIZES,
     more_settings=lambda config: {"afn": "gelu"},
-    fixed={"afn": "gelu"},
+    fixed={"afn": "gelu", "tie_word_embeddings": True},
 )
