@@ -88,6 +88,7 @@ def test_tagger_is_transformers_tagger(tmp_path) -> None:
         ({"hidden_act": "silu"}, "hidden_act is 'silu'; this family has gelu, relu, gelu_new"),
         ({"attention_bias": False}, "attention_bias is False; this family has True only"),
         ({"hidden_dropout": 0.1}, "hidden_dropout is 0.1; this family has 0.0 only"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.0}}, "rotary_share"),
         ({"rope_parameters": {"rope_type": "dynamic"}}, "rope_type is 'dynamic'"),
         ({"rope_parameters": {"partial_rotary_factor": 0.2}}, "rotary_share: 0.2 of 8 channels"),
     ],

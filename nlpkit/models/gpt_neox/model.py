@@ -95,7 +95,8 @@ def _read_settings(settings: Settings, sizes: Values) -> Values:
     width = sizes["hidden_size"] // sizes["num_heads"]
     check_fixed({"head_dim": width}, {"head_dim": settings.get("head_dim") or width})
     theta = settings.get("rotary_emb_base", 10000.0)
-    share = find_rope(settings).get("partial_rotary_factor") or settings.get("rotary_pct") or 0.25
+    given = find_rope(settings).get("partial_rotary_factor"), settings.get("rotary_pct")
+    share = next((each for each in given if each is not None), 0.25)
     same = {"gelu_fast": "gelu_new"}  # GPT-NeoX-20B's, another way to compute it
     return sizes | {
         "rope": read_rope({**settings, "rope_theta": theta}),
