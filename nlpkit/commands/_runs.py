@@ -150,7 +150,7 @@ class Runner:
 
     def warn_of_other_bases(self, paths: Iterable[Path]) -> None:
         """Warn if runs began with weights of one path that were not the same."""
-        first: dict[str, tuple[Path, str]] = {}
+        first: dict[object, tuple[Path, object]] = {}
         for path in paths:
             source = RunDirectory(path).status().get("source") or {}
             start, sha256 = source.get("path"), source.get("sha256")

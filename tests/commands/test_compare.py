@@ -333,6 +333,7 @@ def _plan(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, ...] = (), **object
 
 
 def test_what_is_not_of_conditions_that_are_all_tuned_is_warned_of(monkeypatch, capsys) -> None:
+    Path("base").mkdir()
     change("{recipe: tiny.yaml", "{from: base, recipe: tiny.yaml")
     change("seeds: 2", "seeds: 2\nparameters: 0.05")
     _plan(monkeypatch)  # their sizes are not compared
